@@ -59,8 +59,9 @@ class InputPartition:
         self.fmt = fmt
         self.policy_state = policy.build()  # of a changefeed, only its watermark is used
         self.counts: Counter[str] = Counter()
-        """``unreadable`` times, ``unreadable_arrival``, ``unreadable_key``, `MISSING_EVENT_TIME`, ``reserved`` keys,
-        ``resolved`` messages, and ``late`` records, which are below the last of these."""
+        """``unreadable`` times, ``unreadable_arrival``, ``unreadable_key``, `MISSING_EVENT_TIME`, ``tombstones``,
+        ``reserved`` keys, ``resolved`` messages, and ``late`` records, which are below the last of these, or others,
+        which are ``on_time``."""
         self.has_event_time = False  # whether any record had an event time, or a watermark of its own
         self.trouble: str | None = None
         self.elapsed = 0  # milliseconds between the last record and the last estimate, also over restarts
@@ -78,8 +79,7 @@ class InputPartition:
             self._count("unreadable", str(error))
             return Routing.FORWARD, ()  # no record is lost, and no watermark advances
         if time is None:
-            if value is not None:
-                self.counts[MISSING_EVENT_TIME] += 1
+            self.counts["tombstones" if value is None else MISSING_EVENT_TIME] += 1
             return Routing.FORWARD, ()
         self.has_event_time = True
         if isinstance(time, Resolved):
@@ -91,8 +91,7 @@ class InputPartition:
         if not self.fmt.promises:
             return self._decide(time, key, value, log_time)
         late = is_late(time, self.watermark)
-        if late:
-            self.counts["late"] += 1
+        self.counts["late" if late else "on_time"] += 1
         return (Routing.DROP if late and self._drop_late else Routing.FORWARD), ()
 
     def _decide(self, time: int, key: bytes | None, value: bytes | None, log_time: int) -> Routed:

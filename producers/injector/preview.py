@@ -52,7 +52,7 @@ class Preview:
         )
         adjusted = dict(headers).get(TIME_HEADER)
         told = trouble or ("" if adjusted is None else f"counts at {to_datetime(int(adjusted)).isoformat()}")
-        for outcome in partition.outcomes - before or ["read"]:
+        for outcome in partition.outcomes - before:
             self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
             place = Place(record.topic(), record.partition(), record.offset())
             self.examples.setdefault(outcome, printable(f"{place} {_shown(value)}{told and ': '}{told}"))

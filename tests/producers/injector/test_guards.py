@@ -320,6 +320,28 @@ def test_reset_begins_anew_where_nothing_else_is_lost(kafka, topic, caplog):
     run(kafka, Injection(raw, topic(1), JsonField("at")), reset=True)
 
 
+def test_the_summary_accounts_for_each_record(kafka, topic):
+    rows = [b'{"updated": "7000000000.0", "after": {}}', b'{"after": {}}', b'{"resolved": "8000000000.0"}']
+    for fmt, values, outcomes in (
+        (JsonField("at"), [b'{"at": %d}' % NOW, None, None], {"on_time": 1, "tombstones": 2}),
+        (LogTime(), [b"1", None], {"on_time": 2}),
+        (
+            CockroachDb(),
+            [*rows, rows[0], None],
+            {"on_time": 1, "timeless": 1, "resolved": 1, "late": 1, "tombstones": 1},
+        ),
+    ):
+        raw, marked = topic(1), topic(1)
+        write(kafka, raw, *values)
+        injection = Injection(raw, marked, fmt)
+        assert preview_injection(injection, kafka.config).outcomes == outcomes
+        assert run(kafka, injection).outcomes == outcomes
+        again = run(kafka, injection)
+        assert (again.outcomes, again.counts["records"]) == (outcomes, 0)
+        skipped = outcomes.get("resolved", 0)
+        assert len(look(kafka, marked)[0]) == len(values) - skipped, "a record without a value is copied"
+
+
 def state(kafka, injection, header):
     """Write a mark of an injector with some state."""
     record = WatermarkRecord(source=injection.source, epoch=5, sequence=0, watermark=NOW, partitions=1, emitted_at=NOW)
