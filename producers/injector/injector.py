@@ -22,7 +22,7 @@ from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.injector.partitions import Decisions, InjectedPartition, InjectedPartitions, measured
 from floodmark.producers.injector.preview import Preview, look_ahead, require_input, require_plausible
 from floodmark.producers.injector.sanitizer import Sanitizer
-from floodmark.producers.injector.topics import InputTopic, reset_target, sizes_of, states_of
+from floodmark.producers.injector.topics import InputTopic, require_states, reset_target, sizes_of, states_of
 from floodmark.producers.metrics import Metrics, age, delay, state_of
 from floodmark.producers.other_runs import Predecessors, last_marks
 from floodmark.producers.readers.alignment import Alignment, AlignmentReader, require_topic
@@ -58,7 +58,7 @@ class Injector(Closing):
     Raises:
         UnknownTopicError, BrokerUnavailableError, FencedError, OpenTransactionError: if it cannot start.
         InjectorError: if the target topic has fewer partitions than the input, replaces timestamps that are event
-            times, or cannot be reset.
+            times, has lost the injector's state, or cannot be reset.
         CorruptSnapshotError: if the target has a state that cannot be read.
         RecreatedTopicError: if the input was deleted and created again since it was read.
     """
@@ -104,6 +104,8 @@ class Injector(Closing):
             admin.warn_of_compaction(config, [injection.source_topic])
         numbers = range(partitions) if partition is None else [partition]
         begins = {number: found.get((injection.source_topic, number), 0) for number in numbers}
+        if not reset:
+            require_states(config, injection, states, numbers)
         self._partitions = InjectedPartitions(injection, given, begins, states, clock, decisions)
         cut = [(n, begin) for n, begin in begins.items() if begin and n not in states]
         if cut:

@@ -92,6 +92,29 @@ def states_of(config: Config, topic: str, source: str, partitions: Collection[in
     return last_matching(config, topic, partitions, lambda record: _state_of(record, source))
 
 
+def require_states(
+    config: Config, injection: Injection, states: Mapping[int, InjectorState], partitions: Collection[int]
+) -> None:
+    """Raise InjectorError if Kafka has deleted all records of a partition; warn if others may have deleted a state."""
+    topic, source = injection.target_topic, injection.source
+    begins = begin_offsets(config, [topic]).items()
+    cut = [number for (_, number), begin in begins if begin and number in partitions and number not in states]
+    others = last_matching(config, topic, cut, lambda _: True) if cut else {}
+    emptied, unsure = (
+        ", ".join(f"{topic}/{number}" for number in cut if (number in others) is known) for known in (False, True)
+    )
+    if emptied:
+        reason = f"Kafka has deleted all records of {emptied}, also the position to continue from"
+        advice = "to copy the input again, add --reset (without --group). Jobs that have read the deleted records"
+        raise InjectorError(source=source, reason=reason, advice=f"{advice} then count them twice")
+    if unsure:
+        _log.warning(
+            "injector %r: Kafka has deleted records of %s. If this injector's marks were among them, it copies its "
+            "input again, and jobs that have read the deleted records count them twice",
+            *(source, unsure),
+        )
+
+
 def decisions_of(config: Config, topic: str, source: str) -> dict[int, list[tuple[int, int]]]:
     """Return, by partition, pairs of an input offset and the watermark of the records before it, of an earlier run.
 

@@ -12,12 +12,13 @@ import zlib
 from datetime import timedelta
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import OFFSET_END, Producer
 from floodmark.producers import SourcePool, TimePolicy, WatermarkedProducer, ascending, create_topics
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal
 from floodmark.producers.event_times.formats import JsonField, LogTime
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection
+from floodmark.producers.injector.group import InjectorGroup
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.preview import preview_injection
 from floodmark.producers.injector.sanitizer import Sanitizer
@@ -30,7 +31,7 @@ from floodmark.schemas.errors import (
     UsageError,
 )
 from floodmark.schemas.records import mark_key
-from support.harness import delete_topic, recreate, until
+from support.harness import delete_before, delete_topic, recreate, until
 from support.injection import look, send, times, until_readable
 
 pytestmark = pytest.mark.kafka
@@ -318,6 +319,41 @@ def test_reset_begins_anew_where_nothing_else_is_lost(kafka, topic, caplog):
         run(kafka, Injection(raw, foreign, JsonField("at")), reset=True)
     assert end_offsets(kafka.config, marked)[0] >= before[0]
     run(kafka, Injection(raw, topic(1), JsonField("at")), reset=True)
+
+
+@pytest.mark.parametrize("partitions", [1, 2], ids=["one of two", "both"])
+def test_an_output_that_has_lost_its_position_is_not_filled_again_unless_told(kafka, topic, partitions):
+    raw, marked = topic(2), topic(2)
+    for number in range(2):
+        send(kafka, raw, (NOW, NOW), partition=number)
+    injection = Injection(raw, marked, JsonField("at"), STRICT)
+    run(kafka, injection)
+    delete_before(kafka.config, marked, OFFSET_END, partitions)
+    until_readable(kafka, marked)
+    before, lost = end_offsets(kafka.config, marked), ", ".join(f"{marked}/{number}" for number in range(partitions))
+    for more, shown in (({}, lost), ({"partition": 0}, f"{marked}/0")):
+        with pytest.raises(InjectorError, match=f"Kafka has deleted all records of {shown}, also .*add --reset"):
+            run(kafka, injection, **more)
+    with InjectorGroup(injection, kafka.config) as member, pytest.raises(InjectorError, match="add --reset"):
+        until(member.step, "the refusal", 30)
+    assert end_offsets(kafka.config, marked) == before
+    run(kafka, injection, reset=True)
+    run(kafka, injection)
+    assert len(look(kafka, marked)[0]) == 2
+    recreate(kafka.config, marked, 2)
+    run(kafka, injection)
+    assert len(look(kafka, marked)[0]) == 2
+
+
+def test_an_injector_says_that_its_position_may_be_lost_among_the_records_of_others(kafka, topic, caplog):
+    raw, marked = topic(1), topic(1)
+    write(kafka, raw, b'{"at": %d}' % NOW)
+    write(kafka, marked, b"1", b"2")
+    delete_before(kafka.config, marked, 1, 1)
+    told = f"injector 'inject-{raw}': Kafka has deleted records of {marked}/0. If "
+    for _ in range(2):
+        run(kafka, Injection(raw, marked, JsonField("at")))
+        assert caplog.text.count(told) == 1
 
 
 def test_the_summary_accounts_for_each_record(kafka, topic):
