@@ -28,7 +28,7 @@ pytestmark = pytest.mark.kafka
 
 def test_it_conforms(command, capsys):
     assert main(["--reader", shlex.join([*command, "floodmark.Reader"])]) == 0
-    assert "486 of 486 cases passed" in capsys.readouterr().out
+    assert "487 of 487 cases passed" in capsys.readouterr().out
 
 
 def test_any_history_of_sources(command):

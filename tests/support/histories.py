@@ -107,8 +107,7 @@ class Model:
         return {
             name
             for name in self.current()
-            if self.last(partition, name) is None
-            and all(record.partitions <= partition for _, record in self.records if record.source == name)
+            if all(max(record.partitions, p + 1) <= partition for p, record in self.records if record.source == name)
             and not self.is_active_anywhere(name)
         }
 

@@ -114,7 +114,7 @@ public final class Topic implements Serializable {
         count = Math.max(count, Math.max(mark.partitions(), number + 1));
         boolean anew = last == null || mark.epoch() > last.mark.epoch();
         partition.sources.put(mark.source(), new Last(mark, anew ? asked(mark) : higher(last.watermark, asked(mark)), 0));
-        knownPartitions.merge(mark.source(), mark.partitions(), Math::max);
+        knownPartitions.merge(mark.source(), Math.max(mark.partitions(), number + 1), Math::max);
         lastVersion.put(mark.source(), mark.membership().version());
         moveClocks(partition, mark, logTime, anew);
         forget();
