@@ -475,7 +475,7 @@ class StoredBatches:
         found = self._read()
         if self.found is not None and (found is None or found.checkpoint_id in self.found.earlier):
             lost = "it was deleted, emptied, created again or rolled back, or the job may no longer read it"
-            raise self._refused(f"it lost them while the job ran: {lost}")
+            raise self._refused(f"it lost them while the job ran: {lost}", found)
         is_own = found is not None and found.checkpoint_id == self.checkpoint_id
         if not is_own and found != self.found:
             raise self._replaced(first - 1)
@@ -502,10 +502,12 @@ class StoredBatches:
 
     def gap(self, batch_id: int) -> ContinueError:
         """Return the error for a batch that the store lacks."""
-        return self._refused(f"the store lacks batch {batch_id} of this checkpoint")
+        return self._refused(f"it lacks batch {batch_id} of this checkpoint", self.found)
 
-    def _refused(self, reason: str) -> ContinueError:
-        new = f"the store as it was, or a new checkpoint_location and {self._new}"
+    def _refused(self, reason: str, found: StoredPosition | None) -> ContinueError:
+        """Without a position, the store may still have rows, so a job that continued would write them twice."""
+        follow = "and" if found is None else "with WriteOptions(start=Start(published='continue')), or with"
+        new = f"{self._name} as it was, or a new checkpoint_location {follow} {self._new}"
         return ContinueError(job=self.job, output=self._name, reason=reason, new_output=new)
 
     def _replaced(self, batch_id: int) -> ReplacedCheckpointError:

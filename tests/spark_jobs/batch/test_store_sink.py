@@ -84,15 +84,23 @@ def test_an_older_copy_of_the_checkpoint_is_refused(batches):
         job(store)("rows", 1, 2)
 
 
-@pytest.mark.parametrize("kept", [0, 1], ids=["emptied", "restored from a backup"])
-def test_a_store_that_lost_batches_is_refused(kept):
-    """Otherwise their rows would be missing without an error."""
+NEW = r"a new checkpoint_location and an empty store\.$"
+CONTINUE = (
+    r"a new checkpoint_location with WriteOptions\(start=Start\(published='continue'\)\), or with an empty store\.$"
+)
+
+
+@pytest.mark.parametrize(("kept", "advice"), [(0, NEW), (1, CONTINUE)], ids=["emptied", "restored from a backup"])
+def test_a_store_that_lost_batches_is_refused(kept, advice):
+    """Otherwise their rows would be missing without an error.  A job continues only after a position in the store."""
     store, text = Store(), [None]
     for batch in range(3):
         job(store)("rows", batch)
         text.append(store.text)
     store.text = text[kept]
-    with pytest.raises(ContinueError, match=r"lacks batch 2 of this checkpoint\. Use the store as it was"):
+    with pytest.raises(
+        ContinueError, match=rf"lacks batch 2 of this checkpoint\. Use its store as it was, or {advice}"
+    ):
         job(store)("rows", 3)
     with pytest.raises(ContinueError, match=r"lacks batch 2 of this checkpoint\."):
         job(store, committed=range(3))  # also if no batch follows
@@ -108,14 +116,16 @@ def test_a_checkpoint_does_not_follow_another_that_was_given_its_store_emptied()
         job(store, "first")("rows", 2)
 
 
-@pytest.mark.parametrize("kept", [0, 1], ids=["deleted", "rolled back to an earlier checkpoint's batch"])
-def test_a_store_that_loses_batches_under_its_job_is_refused(kept):
+@pytest.mark.parametrize(
+    ("kept", "advice"), [(0, NEW), (1, CONTINUE)], ids=["deleted", "rolled back to an earlier checkpoint's batch"]
+)
+def test_a_store_that_loses_batches_under_its_job_is_refused(kept, advice):
     store, text = Store(), [None]
     job(store, "first")("rows", 0)
     text.append(store.text)
     running = job(store, "second", range(1, 1))
     running("rows", 1)
     store.text = text[kept]
-    with pytest.raises(ContinueError, match="it lost them while the job ran: it was deleted"):
+    with pytest.raises(ContinueError, match=f"it lost them while the job ran: it was deleted.*{advice}"):
         running("rows", 2)
     assert store.batches == ["rows", "rows"]

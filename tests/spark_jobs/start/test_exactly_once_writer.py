@@ -89,7 +89,7 @@ def test_a_new_checkpoint_continues_after_the_stored_rows_and_an_old_one_stores_
     with pytest.raises(CorruptSnapshotError, match="in the store of the writer"):
         start(given, "last")
     Path(file).unlink()
-    with pytest.raises(ContinueError, match=r"its store: the store lacks batch \d+ of this checkpoint"):
+    with pytest.raises(ContinueError, match=r"its store: it lacks batch \d+ of this checkpoint"):
         start(given, "last")  # though it has ended, and no batch follows
 
 
