@@ -169,6 +169,7 @@ class JobStart:
         if start_point is None and self._is_new:
             if self.output is not None and self._last is not None:
                 sink.open()  # fences an older instance that still runs, so that its newest batch is the last one
+                self.output.settle()
                 self._last = self.output.last()
                 self._chosen = self._choose()
             limits = [most for spec in self.specs if (most := batch_limit(spec.connection.source_options()))]

@@ -5,11 +5,12 @@ import shutil
 import time
 from datetime import timedelta
 from pathlib import Path
+from threading import Timer
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]  # public
 from floodmark.producers import WatermarkedProducer, explicit
-from floodmark.producers.clients.admin import end_offsets
+from floodmark.producers.clients.admin import await_transactions, end_offsets
 from floodmark.schemas import Membership
 from floodmark.schemas.errors import (
     ChangedQueryError,
@@ -28,10 +29,11 @@ from floodmark.schemas.timestamps import to_datetime
 from floodmark.spark_jobs import Start, avro, write
 from floodmark.spark_jobs.batch.sinks import ExactlyOnceSink
 from floodmark.spark_jobs.internals.checkpoint import Checkpoint
-from floodmark.spark_jobs.start import prepare_checkpoint
+from floodmark.spark_jobs.start import job_output, prepare_checkpoint
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import WIDTH, counted, read_events, windowed
 from support.harness import COUNT, Stream, delete_before, drain, records_by_partition, until, window_counts
+from support.injection import open_transaction, until_readable
 from support.query_cases import lost_case
 from support.trial import differences, quick, run
 
@@ -166,6 +168,29 @@ def test_a_job_without_state_reads_nothing_again(kafka, topic, source, checkpoin
     records = records_by_partition(kafka.config, given).values()
     assert sum(read) == sum(map(len, records))
     assert len(drain(kafka.config, out)[0]) == stream.size
+
+
+def test_it_continues_after_what_another_writer_s_open_transaction_hides(
+    kafka, source, checkpoint, published, monkeypatch
+):
+    whole, _, given, out = published
+    other, batches = open_transaction(kafka, out), []
+
+    def start(place, **options):
+        rows = source(given, max_offsets_per_trigger=200)
+        return counted(windowed(rows), out, place, delivery="at-least-once", **options)
+
+    def waits(*arguments):
+        Timer(0.2, other.abort).start()
+        await_transactions(*arguments)
+
+    first = start(checkpoint, on_batch=batches.append)
+    until(lambda: sum(batch.rows for batch in batches), "rows")
+    first.stop()
+    monkeypatch.setattr(job_output, "await_transactions", waits)
+    start(f"{checkpoint}-new", start=AGAIN).awaitTermination(60)
+    until_readable(kafka, out)
+    assert_exact(kafka, out, whole)
 
 
 def failing(patch, owner, name, calls):
