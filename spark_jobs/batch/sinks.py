@@ -53,8 +53,11 @@ BatchWriter = Callable[[DataFrame, int], None]
 _Record = tuple[str, int, bytes | None, bytes | None, Headers]
 """Topic, partition, key, value and headers."""
 
-MayFollow = Callable[[tuple[str, int]], bool]
-"""Tells whether a checkpoint's first batch may come after one of another: the id of that checkpoint and its number."""
+MayFollow = Callable[[tuple[str, int] | None], bool]
+"""Tells whether a checkpoint's first batch may come after one of another: the id of that checkpoint and its number.
+
+``None``: whether it may be the first batch of its store.
+"""
 
 LateRows = Sequence[tuple[str, LateRow]]
 """Late rows, each with its output topic."""
@@ -464,6 +467,8 @@ class StoredBatches:
         if committed and (self.last if staged is None else staged.batch_id) < committed[-1]:
             raise self.gap(committed[-1])
         found = self.found
+        if found is None and not self._may_follow(None):
+            raise self._refused("the store lacks the results after which this checkpoint starts")
         if found is not None and self.own is None and not self._may_follow((found.checkpoint_id, found.batch_id)):
             raise self._replaced(0)
 

@@ -53,9 +53,11 @@ class JobStart:
         first = 0 if start_point is None else start_point.first
         return range(0) if first is None else range(first, first if last is None else last + 1)
 
-    def may_follow(self, newest: tuple[str, int]) -> bool:
-        """Tell whether the first batch of this checkpoint may come after ``newest``, a batch of another one."""
+    def may_follow(self, newest: tuple[str, int] | None) -> bool:
+        """Tell whether this checkpoint's first batch may come after ``newest`` of another one; ``None``: after none."""
         start_point = stored(self.snapshots.checkpoint.files)
+        if newest is None:
+            return start_point is None or start_point.follows is None
         if start_point is None and self._last is not None:
             return True  # `prepare` is going to choose a start point after it
         return self.options.published == "repeat" or (start_point is not None and start_point.follows == newest)

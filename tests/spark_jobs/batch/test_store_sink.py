@@ -74,6 +74,11 @@ def test_a_checkpoint_without_a_batch_follows_only_the_batch_that_it_started_aft
     assert store.batches == ["a", "b", "c", "d"]
 
 
+def test_a_store_that_is_emptied_before_the_first_batch_of_a_checkpoint_that_continues_is_refused():
+    with pytest.raises(ContinueError, match="lacks the results after which this checkpoint starts"):
+        job(Store(), "second", range(3, 3), lambda newest: newest == ("first", 0))
+
+
 @pytest.mark.parametrize("batches", [1, 2])
 def test_an_older_copy_of_the_checkpoint_is_refused(batches):
     """It plans another batch with the same number, whose rows would be missing."""

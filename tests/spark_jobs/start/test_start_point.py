@@ -55,3 +55,4 @@ def test_the_first_batch_comes_after_the_one_that_the_checkpoint_continues_after
     snapshots = SimpleNamespace(checkpoint=SimpleNamespace(files=files, is_planned=True))
     start = JobStart("job", None, [], snapshots, Start(published=published), Operator("Project"), "after")
     assert start.may_follow(("old", 9)) is (published == "repeat" or follows == ("old", 9))
+    assert start.may_follow(None) is (follows is None)
