@@ -306,5 +306,8 @@ class Job:
         return held or f"watermark {iso(self.watermark)}, held by no source"
 
     def stop(self) -> None:
-        """Stop the job after the current batch; a later start continues after it."""
+        """Stop the job after the current batch; a later start continues after it.
+
+        Called in ``on_batch`` or by the writer, it returns before the job stops.
+        """
         self._handler.stop()

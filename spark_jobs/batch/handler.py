@@ -371,7 +371,14 @@ class BatchHandler:
         return False
 
     def stop(self, patience: float = -1) -> None:
-        """Stop the query after the current batch; ``patience``: seconds to wait for this batch, -1: without limit."""
+        """Stop the query after the current batch; ``patience``: seconds to wait for this batch, -1: without limit.
+
+        In a batch, this only requests the stop, since Spark commits the batch after it.
+        """
+        if self.stopping.is_in_batch:
+            self.stopping.request_stop()
+            threading.Thread(target=self.stop, daemon=True).start()
+            return
         self.stopping.stop(patience=patience)
         self.close()
 

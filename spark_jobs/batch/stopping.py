@@ -37,6 +37,7 @@ class Stopping:
         self.restarted.set()
         self.is_of_active_query = False
         """Whether a stop was requested while the query ran: an interrupt is then no failure."""
+        self._thread: int | None = None  # the one that runs a batch
         self._lock: Final = threading.RLock()
         """Held while a batch runs; its own thread may request a stop, too."""
         self._between: Final = threading.Event()
@@ -49,7 +50,11 @@ class Stopping:
         """Keep a stop waiting while a batch runs; after the stop, interrupt the next batch."""
         with self._lock:
             if not self._requested.is_set():
-                yield
+                self._thread = threading.get_ident()
+                try:
+                    yield
+                finally:
+                    self._thread = None
                 self.last_batch, self.is_first = batch_id, False
                 return
         self.interrupt()
@@ -79,6 +84,11 @@ class Stopping:
         if query is not None:
             self.wait_committed(query, timeout)
             query.stop()
+
+    @property
+    def is_in_batch(self) -> bool:
+        """Whether the current thread runs a batch: its function, or ``on_batch``."""
+        return self._thread == threading.get_ident()
 
     @property
     def is_requested(self) -> bool:

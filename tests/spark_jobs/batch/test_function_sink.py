@@ -131,6 +131,34 @@ def test_a_writer_that_fails_is_given_the_batch_again(spark, kafka, stream, chec
     assert job.counts["records"] - job.counts["marks"] == _STREAM.size
 
 
+@pytest.mark.parametrize("caller", ["writer", "on_batch"])
+def test_a_batch_that_stops_its_own_job_is_committed(spark, kafka, stream, checkpoint, caller):
+    jobs, known, written = [], Event(), []
+
+    def stop_in(name):
+        if name == caller:
+            assert known.wait(_LIMIT)
+            jobs[-1].stop()
+
+    def writer(frame, batch_id):
+        stop_in("writer")
+        written.extend((batch_id, row["user"], row["at"]) for row in frame.collect())
+
+    def start():
+        rows = read_events(spark, kafka.bootstrap_servers, stream, max_offsets_per_trigger=60)
+        options = WriteOptions(on_batch=lambda _: stop_in("on_batch"))
+        jobs.append(write(rows, writer=writer, job="stopping", checkpoint_location=checkpoint, options=options))
+
+    for _ in range(2):
+        known.clear()
+        start()
+        known.set()
+        jobs[-1].awaitTermination(_LIMIT)
+    assert [job.lastProgress.batch_id for job in jobs] == [0, 1]
+    assert [batch_id for batch_id, _, _ in written] == sorted(batch_id for batch_id, _, _ in written)
+    assert len(written) == sum(job.lastProgress.rows for job in jobs)
+
+
 @pytest.mark.newest_spark
 def test_tasks_that_ran_twice_are_counted_once(spark, kafka, stream, checkpoint, monkeypatch):
     """Spark adds a second run of a task to the counts of the first: that is seen, and the batch is measured again."""

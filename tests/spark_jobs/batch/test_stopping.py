@@ -107,14 +107,6 @@ def test_a_batch_that_failed_is_not_waited_for():
     assert not query.isActive
 
 
-def test_a_batch_may_stop_its_own_query():
-    query = Query()
-    stopping = Stopping(lambda: query)
-    with stopping.batch(0):
-        stopping.stop(_LIMIT)
-    assert not query.isActive
-
-
 def test_a_commit_that_takes_too_long_does_not_keep_a_query_running(caplog):
     query = Query()
     stopping = Stopping(lambda: query)
