@@ -13,7 +13,7 @@ from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import SUBSTREAM_HEADER
 from floodmark.schemas.timestamps import duration_of
 from floodmark.spark_jobs.formats.format import Format
-from floodmark.spark_jobs.internals.analysed import with_event_time
+from floodmark.spark_jobs.internals.analysed import definition, with_event_time
 from floodmark.spark_jobs.internals.engine import refuse_plain_queries
 from floodmark.spark_jobs.internals.jvm import machine, without_lines
 from floodmark.spark_jobs.internals.texts import field_of, without_suggestion
@@ -110,10 +110,13 @@ def read(
     if options.adjusted in fields:
         reason = f"adjusted is {options.adjusted!r}, which is a field of the values: choose another name"
         raise UsageError(reason=reason)
-    column, own = _event_time(flat(kafka, decode), event_time, fields)
+    rows = flat(kafka, decode)
+    column, own = _event_time(rows, event_time, fields)
     name = f"floodmark-read-{next(_numbers)}"
     grown = most if grows else None
-    spec = SourceSpec(name, connection, column, decode, options.percentile, shift_ms, late, grown, unit)
+    spec = SourceSpec(
+        name, connection, column, decode, options.percentile, shift_ms, late, grown, unit, definition(rows, column)
+    )
     time = options.adjusted or own
     result = _selected(fields, time, options.substream, _time(late), shift_ms)
     records = prepared(decoded(kafka, spec), result, names, judged=late is not None)

@@ -42,7 +42,7 @@ from floodmark.spark_jobs.internals.engine import start_query
 from floodmark.spark_jobs.internals.files import FILE_MANAGER, is_for_disks, require_replacing
 from floodmark.spark_jobs.internals.jvm import require_callbacks, without_lines
 from floodmark.spark_jobs.internals.stamped import stamp_of
-from floodmark.spark_jobs.internals.texts import field_of, lacks_event_time, meaning
+from floodmark.spark_jobs.internals.texts import field_of, lacks_event_time, meaning, meaning_of_column
 from floodmark.spark_jobs.job import Job
 from floodmark.spark_jobs.lookahead.rules import LookaheadRules
 from floodmark.spark_jobs.options import WriteOptions
@@ -298,7 +298,8 @@ def _noted(plan: Operator, specs: list[SourceSpec], modes: str) -> Query:
         if (percentile, shift) != AS_WRITTEN
     ]
     units = [f"unit={spec.unit!r} of the times in {', '.join(spec.topics)}" for spec in specs]
-    return Query(pyspark.__version__, [modes, *marks, *(units if steps else ()), *steps])
+    times = [f"event_time={meaning_of_column(spec.time)} of the rows in {', '.join(spec.topics)}" for spec in specs]
+    return Query(pyspark.__version__, [modes, *marks, *([*units, *times] if steps else ()), *steps])
 
 
 def _is_on(spark: SparkSession, setting: str) -> bool:

@@ -8,7 +8,7 @@ import pyspark
 from floodmark.schemas.errors import UnsupportedSparkError
 from floodmark.spark_jobs.internals.jvm import RELEASE, each, kind_of, nodes, reaching
 from floodmark.spark_jobs.queries.plan import Operator, Windows
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 
 PLAN: Final = "DataFrame._jdf.queryExecution().analyzed()"
 DELAY: Final = "spark.watermarkDelayMs"  # the metadata that makes a column Spark's event time
@@ -102,6 +102,12 @@ def analysed(frame: DataFrame) -> Any:  # noqa: ANN401  # a JVM plan
     jvm: Any = frame.sparkSession._jvm  # noqa: SLF001
     inline = jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(*_INLINE)
     return inline.apply(frame._jdf.queryExecution().analyzed())  # noqa: SLF001
+
+
+def definition(rows: DataFrame, column: Column) -> str:
+    """Return Spark's text of a column, with the ids of its columns."""
+    with reaching("QueryExecution.analyzed()"):
+        return str(analysed(rows.select(column)).expressions().head())
 
 
 def _operator(node: Any, is_source: Callable[[str], bool], is_bounded: Callable[[Any], bool]) -> Operator:  # noqa: ANN401

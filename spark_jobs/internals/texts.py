@@ -68,6 +68,15 @@ def meaning(plan: Operator) -> list[str]:
     return _renumbered(_lines(plan))
 
 
+def meaning_of_column(text: str) -> str:
+    """Return Spark's text of a column, the same at each start.
+
+    >>> meaning_of_column("date_trunc(hour, at#17, Some(UTC)) AS time#23")
+    'date_trunc(hour, at#1, Some(UTC)) AS time#2'
+    """
+    return _renumbered(iter([text]))[0]
+
+
 def _lines(node: Operator) -> Iterator[str]:
     if node.keeps_state:
         yield from _whole(node, 0)

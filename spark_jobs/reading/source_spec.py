@@ -88,6 +88,7 @@ class SourceSpec:
     late: Late | None = None  # ``None``: Spark's operators keep or drop late rows
     most: int | None = None  # the limit to which its batches grow; ``None``: a fixed limit, or none
     unit: str | None = None  # of times that are numbers, by the format; ``None``: it does not tell
+    time: str = ""  # Spark's text of ``event_time``
     limited: int | None = None
     """Of larger batches, operators may read only a part; ``None``: they read all of each batch."""
     derived: int = 0  # the part of ``shift`` that `event_time` adds, after late rows are judged

@@ -67,6 +67,24 @@ def test_another_unit_on_old_state_is_refused(source, rows, checkpoint):
     start("ms").stop()
 
 
+def test_another_event_time_of_the_same_name_on_old_state_is_refused(source, rows, checkpoint):
+    """Its windows would have rows of both times."""
+    second = "date_trunc('second', at) AS time"
+
+    def start(time):
+        query = rows(event_time=time).groupBy(F.window("time", "10 seconds")).count()
+        return keep(query.select("count"), checkpoint)[0]
+
+    source.send(BASE)
+    job = start(second)
+    job.processAllAvailable(LIMIT)
+    job.stop()
+    with pytest.raises(ChangedQueryError, match=f"of the rows in {source.topic}") as caught:
+        start("at AS time")
+    assert "date_trunc(second, at#" in caught.value.stored
+    start(second).stop()
+
+
 def test_other_promises_on_old_progress_are_refused(source, rows, checkpoint):
     """A source keeps the watermark that its marks gave it before, which may be too high now, also without state."""
 
