@@ -10,6 +10,7 @@ class Cause(StrEnum):
     """The reason of a state or a verdict."""
 
     SILENT = "silent"
+    DELETED = "deleted"
     NO_EVENTS = "no events"
     NO_PROMISE = "no promise"
     NOT_ACKNOWLEDGED = "not acknowledged"
@@ -48,6 +49,11 @@ _WORDS: Final = {
         "--until-end --end). If it runs with background=False, leave that out, or call poll() once an interval. If it "
         "never returns and the topic has other sources, give them a membership with a higher version without it",
         "check whether job {0} runs, and read its log. Restart it with its checkpoint_location",
+    ),
+    Cause.DELETED: _Words(
+        "it has stopped, and Kafka has deleted {older} records of {newer} that it has not read",
+        "a restart of job {0} fails: start it over with a new checkpoint_location and a new output, and keep its input "
+        "longer (retention.ms)",
     ),
     Cause.NO_EVENTS: _Words(
         "it sends marks but no records, and its watermark does not advance",

@@ -12,7 +12,18 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from floodmark.producers.board.causes import Cause, cause_of, reason_of
-from floodmark.producers.board.model import SOURCES, Board, Lags, PartitionView, SourceView, Stage, State, TopicView
+from floodmark.producers.board.estimate import offsets_read
+from floodmark.producers.board.model import (
+    SOURCES,
+    Board,
+    Lags,
+    PartitionView,
+    SourceView,
+    Stage,
+    State,
+    TopicView,
+    deleted,
+)
 from floodmark.producers.board.source_history import Health, TopicMarks, severity
 from floodmark.schemas.classify import Classified, Data, Mark
 from floodmark.schemas.errors.base import iso
@@ -134,9 +145,10 @@ class Fold:
             self.refuse(topic, "it is read again")
         return topics
 
-    def add(self, topic: str, *, whole: bool = False) -> None:
-        """Put a topic on the board."""
-        self._topics.setdefault(topic, TopicMarks()).whole = whole
+    def add(self, topic: str, *, whole: bool = False, begins: Mapping[int, int] | None = None) -> None:
+        """Put a topic on the board; ``begins``: the offset of the first record that Kafka has, by partition."""
+        marks = self._topics.setdefault(topic, TopicMarks())
+        marks.whole, marks.begins = whole, begins or {}
         self._unread.pop(topic, None)
 
     def refuse(self, topic: str, reason: str) -> None:
@@ -275,7 +287,8 @@ def _topic(
         found += [_unseen_row(one) for one in unseen if (one.topic, one.partition) == (name, part.number)]
         rows = tuple(_placed(row, marks, topics, roots, views) for row in found)
         at, number = part.combine(), part.number
-        partitions.append(PartitionView(partition=number, state=_state(at, rows), watermark=at.watermark, sources=rows))
+        part_view = PartitionView(partition=number, state=_state(at, rows), watermark=at.watermark, sources=rows)
+        partitions.append(replace(part_view, begin=marks.begins.get(number)))
         all_rows += rows
     combined = marks.state.combine()
     held_by = _held_by(combined, all_rows)
@@ -337,9 +350,13 @@ def _placed(
     if row.state is State.ENDED and any(name in views and views[name].state in _GOES_ON for name in named):
         reason = reason_of(Cause.OUTLIVED)
         return replace(row, lags=lags, inputs=named, verdict=Health.STOP, cause=Cause.OUTLIVED, reason=reason)
+    found = [views[name] for name in named if name in views]
+    gone = deleted(found, offsets_read(marks.published.get(row.source or "")))
+    if row.cause is Cause.SILENT and gone:
+        reason = reason_of(Cause.DELETED, f"{sum(gone.values()):,}", ", ".join(gone))
+        return replace(row, lags=lags, inputs=named, cause=Cause.DELETED, reason=reason)
     if row.verdict not in {Health.WARN, Health.STALL}:
         return replace(row, lags=lags, inputs=named)
-    found = [views[name] for name in named if name in views]
     holders = [row for view in found for row in view.held_by if row.cause is not Cause.TWINS]  # twins hold no watermark
     worst = max((row.verdict for row in holders), key=severity, default=Health.OK)
     stand = any(view.watermark is None and view.state is not State.ENDED for view in found)

@@ -1,12 +1,14 @@
 """The board as a value: stages with their topics, partitions and sources.  Pure."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 from floodmark.producers.board.causes import Cause
 from floodmark.producers.board.source_history import Health, is_failure
+from floodmark.schemas.classify import Offsets
 from floodmark.schemas.records import Holder
 
 FORMAT: Final = 1  # version of the JSON of `Board.as_json`: later versions keep its keys, and may add others
@@ -69,6 +71,7 @@ class PartitionView:
     state: State
     watermark: int | None
     sources: tuple[SourceView, ...]
+    begin: int | None = None  # the offset of its first record when it was read; ``None``: unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +95,24 @@ class TopicView:
         """Yield the sources of all partitions."""
         for partition in self.partitions:
             yield from partition.sources
+
+
+def deleted(views: Iterable[TopicView], read: Offsets) -> dict[str, int]:
+    """Return how many offsets of each topic Kafka has deleted before a job, which had ``read`` up to there, read them.
+
+    >>> part = PartitionView(partition=0, state=State.IDLE, watermark=None, sources=(), begin=9)
+    >>> view = TopicView(topic="clicks", state=State.IDLE, verdict=None, watermark=None, lags=Lags(), since=None,
+    ...                  since_exact=False, held_by=(), partitions=(part,), whole=False)
+    >>> deleted([view], {("clicks", 0): 7}), deleted([view], {("clicks", 0): 9}), deleted([view], {})
+    ({'clicks': 2}, {}, {})
+    """
+    found = Counter[str]()
+    for view in views:
+        for part in view.partitions:
+            at = read.get((view.topic, part.partition))
+            if at is not None and part.begin is not None and part.begin > at:
+                found[view.topic] += part.begin - at
+    return dict(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ the history also learns the longest pause between two marks and the longest time
 
 import json
 from collections import Counter, defaultdict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from itertools import pairwise
@@ -357,6 +358,7 @@ class TopicMarks:
     held: dict[tuple[int, str], Held | None] = field(default_factory=dict)
     """By partition and source: the topic that alignment makes it wait for, by its last mark."""
     whole: bool = False  # whether all of its records were read, from the first one
+    begins: Mapping[int, int] = field(default_factory=dict)  # the offset of the first record, by partition
     read_until: int | None = None  # the clock when its end was last reached, epoch ms; ``None``: always at the end
 
     def take(self, mark: Mark, counts: Counter[str], read_at: int | None) -> None:

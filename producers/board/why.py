@@ -66,7 +66,7 @@ def trace(board: Board, topic: str) -> Why:
     unread = any(step.unread for step in steps)
     unclear = unread or state in {State.UNKNOWN, State.MISSING} or (cause is not None and cause.verdict is None)
     status = 1 if cause is not None and is_failure(cause.verdict) else 2 if unclear else 0
-    silent = [row for row in holders if row != cause and row.cause is Cause.SILENT and row.inputs]
+    silent = [row for row in holders if row != cause and row.cause in {Cause.SILENT, Cause.DELETED} and row.inputs]
     advised = [] if cause is None else [cause, *silent]
     parts = (advice_on(row.cause, row.source, is_job=bool(row.inputs)) for row in advised)
     advice = ". Also ".join(filter(None, parts))

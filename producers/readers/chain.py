@@ -108,7 +108,7 @@ class ChainReader(Closing):
                 lacking |= {place for place in bounds if kept[place] and kept[place][0].log_time > oldest}
         for record in self._around_starts(topic, bounds, trial) if not past.whole else ():
             kept[topic, record.partition].append(record)
-        self._fold.add(topic, whole=past.whole)
+        self._fold.add(topic, whole=past.whole, begins={number: low for (_, number), (low, _) in bounds.items()})
         for record in _in_turn({place: _by_offset(records) for place, records in kept.items()}):
             self._fold.take(record)
         self._fold.read_until(topic, began)

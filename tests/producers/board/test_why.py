@@ -1,5 +1,6 @@
 """What `why` says of topics whose cause is known, and that it says nothing of those that are well."""
 
+import json
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -12,7 +13,7 @@ from floodmark.producers.board.source_history import Health, History, is_failure
 from floodmark.producers.board.why import trace
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import Mark, Unreadable
-from floodmark.schemas.records import Held, Holder, Status
+from floodmark.schemas.records import READ_HEADER, Held, Holder, Status
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 BEGIN = 1_790_000_000_000
@@ -519,3 +520,26 @@ def test_a_fault_does_not_hide_what_holds_the_topic():
         Writer("b", epoch=2, fields=ONE_OF_TWO),
     )
     assert (why.cause.source, why.cause.cause, why.steps[0].others) == ("a", Cause.SILENT, ("b",))
+
+
+@pytest.mark.parametrize(
+    ("read", "seconds", "cause"),
+    [
+        pytest.param({"0": 7}, range(30), Cause.DELETED, id="a restart fails"),
+        pytest.param({"0": 9}, range(30), Cause.SILENT, id="Kafka has all that it has not read"),
+        pytest.param({"0": 7}, range(END), None, id="it runs"),
+    ],
+)
+def test_a_restart_is_not_advised_where_kafka_has_deleted_what_a_job_has_not_read(read, seconds, cause):
+    fold, offsets = Fold(), defaultdict(count)
+    fold.add("clicks", begins={0: 9})
+    said = (READ_HEADER, json.dumps({"input_offsets": {"clicks": read}}).encode())
+    job = Writer("counts", behind(9), seconds, topic="counts", reads="clicks")
+    for time, topic, number, record, _ in sorted((*Writer().marks(), *job.marks()), key=lambda one: one[0]):
+        fold.take(Mark(topic, number, next(offsets[topic]), time, record, [said] if topic == "counts" else []))
+    why = trace(fold.board(BEGIN + END * SECOND), "counts")
+    assert (why.cause and why.cause.cause) == cause
+    assert ("Restart it with its checkpoint_location" in why.advice) == (cause is Cause.SILENT)
+    assert ("a restart of job counts fails" in why.advice) == (cause is Cause.DELETED)
+    if cause is Cause.DELETED:
+        assert "Kafka has deleted 2 records of clicks that it has not read" in why.cause.reason

@@ -12,13 +12,16 @@ import termios
 import time
 from collections import defaultdict
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Producer
 from floodmark.producers import Mark, Observer
+from floodmark.producers.clients.clock import Clock
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import mark_record
-from support.harness import until
+from floodmark.schemas.records import Holder
+from support.harness import delete_before, until
 from support.marked_chain import marked_chain
 
 COMMAND = [sys.executable, "-m", "floodmark.producers.cli.main"]
@@ -231,7 +234,7 @@ KEYS = {
         *("topic", "state", "verdict", "watermark", "lags", "since", "since_exact", "held_by", "partitions", "whole"),
         *("input_watermark", "batch_watermark"),
     },
-    "partition": {"partition", "state", "watermark", "sources"},
+    "partition": {"partition", "state", "watermark", "sources", "begin"},
     "source": {
         *("topic", "partition", "source", "state", "verdict", "watermark", "lags", "since", "since_exact", "last"),
         *("holder", "inputs", "waits_for", "cause", "reason"),
@@ -296,3 +299,22 @@ def test_it_is_live_in_a_narrow_terminal_and_leaves_it_as_it_was(kafka, topic, n
     assert screen.count("\x1b[?1049h") == screen.count("\x1b[?1049l") == 1, "the screen before is there again"
     assert screen.rindex("\x1b[?25h") > screen.rindex("\x1b[?25l"), "and so is the cursor"
     assert third in screen.split("\x1b[?1049l")[1], "with the last look"
+
+
+@pytest.mark.kafka
+def test_a_restart_is_not_advised_where_kafka_has_deleted_what_the_job_has_not_read(kafka, topic):
+    first, second = topic(1), topic(1)
+    now, producer = Clock().wall(), Producer(kafka.config)
+    read = ("floodmark-read", json.dumps({"input_offsets": {first: {"0": 2}}}).encode())
+    for number in range(4):
+        for target, source, held in ((first, "web", None), (second, "counts", Holder(first, 0, "web"))):
+            at = now - 60_000 + number * 500 + (target == first) * 50_000
+            said = replace(mark(source, at - 5_000, number, emitted_at=at), holder=held)
+            key, value, headers = mark_record(said)
+            producer.produce(target, value, key, 0, timestamp=at, headers=[*headers, *([read] if held else [])])
+    assert producer.flush(30) == 0
+    assert "Restart it with its checkpoint_location" in told(kafka, "why", second)[1]["advice"]
+    delete_before(kafka.config, first, 3, partitions=1)
+    status, found = told(kafka, "why", second)
+    assert (status, found["cause"]["source"], "a restart of job counts fails" in found["advice"]) == (1, "counts", True)
+    assert f"Kafka has deleted 1 records of {first} that it has not read" in found["cause"]["reason"]

@@ -42,12 +42,13 @@ TABLE = TableWatermark(
 )
 
 
-def board(table, stalls=0, awaited=(), over=None, past=120):
+def board(table, stalls=0, awaited=(), over=None, past=120, begins=None):
     """Return the board of a topic that `web` marks once a second, and whose watermark stands in the last seconds.
 
     ``over``: a status of its last 40 seconds; the mark of an end is the last one.
     """
-    fold = Fold(["clicks"])
+    fold = Fold()
+    fold.add("clicks", begins=begins)
     fold.awaited = awaited
     for number, second in enumerate(range(-past, -39 if over is Status.ENDED else 0)):
         at = NOW + second * SECOND
@@ -131,6 +132,12 @@ def test_a_job_with_two_inputs_stops_only_if_their_minimum_has_advanced(clicks, 
     table = watermark_of(TableHistory("db.daily", [commit], expired=False))
     shown = with_tables(fold.board(NOW), {"db.daily": table}, fold.timeline.last_rise).topic("db.daily")
     assert (shown.verdict, shown.held_by[0].inputs) == (verdict, ("clicks", "views"))
+
+
+def test_the_job_of_a_table_whose_unread_input_is_deleted_starts_over():
+    table = replace(TABLE, committed_at=NOW - 10 * MINUTE, read={("clicks", 0): 7})
+    why = trace(board(table, begins={0: 9}), "db.daily")
+    assert (why.cause.cause, "a restart of job daily fails" in why.advice) == (Cause.DELETED, True)
 
 
 def test_a_table_whose_job_waits_for_a_source_without_a_mark_is_never_called_well(monkeypatch):
