@@ -28,6 +28,20 @@ class JobMark(NamedTuple):
     processing_time: int
 
 
+class JobProgress(NamedTuple):
+    """How far a job, or an injector, has read its input, by its last marks."""
+
+    job: str
+    marks: Sequence[JobMark]  # the last one last
+    reads: Sequence[tuple[int, Offsets]]  # times, epoch milliseconds, and the offsets up to which it had read then
+    ended: bool  # whether the end mark is in its output
+
+    @property
+    def read(self) -> Offsets:
+        """The last offsets; empty: its marks do not tell."""
+        return self.reads[-1][1] if self.reads else {}
+
+
 def inputs_named(holder: Holder | None, read: bytes | None) -> set[str]:
     """Return the input topics that a mark of a job names: all with a `READ_HEADER`, else the one that holds it.
 
@@ -80,6 +94,7 @@ class Estimate:
     now: int  # epoch milliseconds
     gaps: Sequence[TopicGap]
     read_rate: float | None = None  # records per second; ``None``: unknown
+    ended: bool = False  # whether the job has ended: it reads nothing more
 
     @property
     def unread(self) -> int:
@@ -98,8 +113,8 @@ class Estimate:
 
     @property
     def seconds(self) -> float | None:
-        """``None``: it never catches up, since it is too slow or records were deleted, or the rate is unknown."""
-        if self.deleted:
+        """``None``: never, since the job has ended or is too slow, or records were deleted, or the rate is unknown."""
+        if self.deleted or (self.ended and self.unread):
             return None
         if self.read_rate is None:
             return None if self.unread else 0.0
@@ -116,7 +131,7 @@ class Estimate:
         """0 it catches up, 1 never, 2 the rate is unknown."""
         if self.seconds is not None:
             return 0
-        if self.deleted:
+        if self.deleted or self.ended:
             return 1
         return 2 if self.read_rate is None else 1
 
@@ -136,5 +151,6 @@ class Estimate:
             }
             for gap in self.gaps
         ]
-        body = {"unread": self.unread, "arrival_rate": self.arrival_rate, "read_rate": self.read_rate}
-        return {"now": self.now, "topics": topics, **body, "seconds": self.seconds, "records": self.records}
+        read = {"unread": self.unread, "arrival_rate": self.arrival_rate, "read_rate": self.read_rate}
+        end = {"ended": self.ended, "seconds": self.seconds, "records": self.records}
+        return {"now": self.now, "topics": topics, **read, **end}

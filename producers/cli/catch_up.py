@@ -8,7 +8,9 @@ import typer
 from floodmark.producers.cli.command_line import BootstrapServers, ConfigFile, moment, option, quietly, span
 
 if TYPE_CHECKING:
-    from floodmark.producers.board.estimate import Estimate, JobMark
+    from collections.abc import Collection
+
+    from floodmark.producers.board.estimate import Estimate, JobProgress
     from floodmark.producers.readers.input_backlog import InputBacklog
 
 _MINUTE: Final = 60_000
@@ -22,7 +24,10 @@ def catch_up(  # noqa: PLR0913  # each is an option of the command line
     output: Annotated[
         str | None, option("Output topic of the job: its last marks say how far the job has read.")
     ] = None,
-    since: Annotated[str | None, option("Time up to which the job has read: 2026-01-31T08:00:00Z.")] = None,
+    since: Annotated[
+        str | None,
+        option("Time up to which the job has read: 2026-01-31T08:00:00Z. All that was written since is unread."),
+    ] = None,
     group: Annotated[str | None, option("Consumer group whose committed offsets say how far the job has read.")] = None,
     rate: Annotated[
         float | None, option("Records per second that the job reads; with --output, default: as lately.")
@@ -35,18 +40,21 @@ def catch_up(  # noqa: PLR0913  # each is an option of the command line
 
     The estimate divides the number of unread records by the rate of the job (--rate) minus the growth of the topics.
     Unread records are counted from --output (a Floodmark job), --since or --group; default: from the beginning.
+    An injector copies old records with their old timestamps: --since counts by the time at which it wrote them.
     Kafka's timestamps say how fast a topic grows: the higher rate of the last minute and the last --over minutes.
 
     To measure the rate of a job, start it: print(job.backlog()) shows it after a few batches.  Without a rate, the
     command shows which rates would be enough.  With --output, the default is the rate of the last batches, if the job
     was behind then: a job that keeps up reads only as fast as its input grows.
 
+    A job that has ended reads nothing more.
+
     Exit status: 0 the job catches up, 1 it never does, 2 unknown rate or error.
     """
-    from floodmark.producers.board.estimate import Estimate
+    from floodmark.producers.board.estimate import Estimate, JobProgress
     from floodmark.producers.cli.settings import kafka_settings
     from floodmark.producers.clients.clock import Clock
-    from floodmark.producers.readers.input_backlog import InputBacklog, last_marks
+    from floodmark.producers.readers.input_backlog import InputBacklog, progress_of
     from floodmark.schemas.errors import UsageError
 
     if sum(option is not None for option in (output, since, group)) > 1:
@@ -60,13 +68,15 @@ def catch_up(  # noqa: PLR0913  # each is an option of the command line
         now = Clock().wall()
         time = None if since is None else _time(since, now)
         backlog = InputBacklog(settings, topics)
-        marks, known = ([], {}) if output is None else last_marks(settings, output, topics)
-        if marks and not known:
-            time = marks[-1].processing_time
-        read = {**backlog.offsets_at(time), **known} if group is None else backlog.offsets_of_group(group)
+        job = JobProgress("", [], [], ended=False) if output is None else progress_of(settings, output, topics)
+        if job.marks and not job.reads:
+            time = job.marks[-1].processing_time
+        read = {**backlog.offsets_at(time), **job.read} if group is None else backlog.offsets_of_group(group)
         gaps = backlog.gaps(read, now, {int(over * _MINUTE), _MINUTE})
-        estimate = Estimate(now, gaps, rate if rate is not None else _pace(backlog, marks))
-    typer.echo(dumps(estimate.as_json()) if json else "\n".join(_lines(estimate, time)))
+        estimate = Estimate(now, gaps, rate if rate is not None else _pace(backlog, job), job.ended)
+        begins = backlog.offsets_at(None)
+    whole = {gap.topic for gap in gaps if since and all(read[at] == begins[at] for at in begins if at[0] == gap.topic)}
+    typer.echo(dumps(estimate.as_json()) if json else "\n".join(_lines(estimate, time, job.job, whole)))
     raise typer.Exit(estimate.exit_status)
 
 
@@ -86,23 +96,35 @@ def _time(text: str, now: int) -> int:
     return time
 
 
-def _pace(backlog: "InputBacklog", marks: "list[JobMark]") -> float | None:
+def _pace(backlog: "InputBacklog", job: "JobProgress") -> float | None:
     """Return the rate of a job in records per second; ``None``: unknown, or the job kept up and may be faster."""
-    if not marks or marks[-1].at - marks[-1].processing_time < _MINUTE or marks[-1].at == marks[0].at:
+    marks, reads = job.marks, job.reads
+    if not marks or marks[-1].at - marks[-1].processing_time < _MINUTE:
         return None
-    before, after = (sum(backlog.offsets_at(mark.processing_time).values()) for mark in (marks[0], marks[-1]))
-    return (after - before) * 1_000 / (marks[-1].at - marks[0].at) or None
+    if len(reads) < 2:  # noqa: PLR2004  # its times say less: records need not be in the order of their timestamps
+        reads = [(mark.at, backlog.offsets_at(mark.processing_time)) for mark in (marks[0], marks[-1])]
+    (began, before), (at, after) = reads[0], reads[-1]
+    read = sum(after[place] - before[place] for place in backlog.offsets_at(None) if place in before and place in after)
+    return read * 1_000 / (at - began) if read > 0 and at > began else None
 
 
-def _lines(estimate: "Estimate", time: int | None) -> list[str]:
-    lines = [] if time is None else [f"read up to {moment(time, estimate.now)}, {span(estimate.now - time)} ago"]
+def _lines(estimate: "Estimate", time: int | None, job: str, whole: "Collection[str]") -> list[str]:
+    """``whole``: the topics of which all was written since ``time``."""
+    lines = [f"{job} has ended: its output has the end mark"] if estimate.ended else []
+    if time is not None:
+        lines.append(f"read up to {moment(time, estimate.now)}, {span(estimate.now - time)} ago")
     for gap in estimate.gaps:
         most = f", the largest {max(gap.unread):,}" if len(gap.unread) > 1 else ""
         parts = f"{len(gap.unread)} partition{'s' * (len(gap.unread) > 1)}{most}"
         lines.append(f"{gap.topic}: {gap.total:,} unread in {parts}; grows by {gap.arrival_rate:,.0f} a second")
+        if gap.topic in whole and gap.total:
+            lines.append(f"all of {gap.topic} was written since then; an injector's copies keep older timestamps")
         if gap.deleted:
             lost = f"Kafka has deleted {gap.deleted:,} records of {gap.topic} that the job has not read"
             lines.append(f"{lost}: see 'not available in Kafka any more' in OPERATING.md")
+    if estimate.ended:
+        never = "never: start a job over with a new checkpoint_location and output, or start an injector again"
+        return [*lines, never if estimate.unread or estimate.deleted else "nothing is unread"]
     sizes = [size for gap in estimate.gaps for size in gap.unread]
     share = max(sizes, default=0) / max(1, estimate.unread)
     if share * len(sizes) >= _SKEWED:

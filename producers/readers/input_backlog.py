@@ -1,11 +1,11 @@
 """The unread records of a job's input topics, and how quickly the topics grow.  A thin shell around a consumer."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 
 from confluent_kafka import TopicPartition
-from floodmark.producers.board.estimate import JobMark, TopicGap, inputs_named, offsets_read
+from floodmark.producers.board.estimate import JobMark, JobProgress, TopicGap, inputs_named, offsets_read
 from floodmark.producers.clients.admin import (
     QUIET,
     TIMEOUT,
@@ -20,9 +20,9 @@ from floodmark.producers.clients.admin import (
 from floodmark.producers.clients.consumers import reading_consumer
 from floodmark.producers.event_times.injection import STATE_HEADER, InjectorState
 from floodmark.producers.readers.replay import REACHES, BackwardReader
-from floodmark.schemas.classify import Mark, Offsets, Partition, mark_header
+from floodmark.schemas.classify import Mark, Partition, mark_header
 from floodmark.schemas.errors import UsageError
-from floodmark.schemas.records import READ_HEADER, processing_time_of
+from floodmark.schemas.records import READ_HEADER, Status, processing_time_of
 
 
 class InputBacklog:
@@ -67,10 +67,10 @@ class InputBacklog:
         return tuple(found)
 
 
-def last_marks(config: Config, topic: str, inputs: Collection[str]) -> tuple[list[JobMark], Offsets]:
-    """Return the latest marks, the last one last, of the job of ``inputs`` that is furthest behind; or UsageError.
+def progress_of(config: Config, topic: str, inputs: Collection[str]) -> JobProgress:
+    """Return how far the job of ``inputs`` that writes to ``topic`` has read, by its marks; or UsageError.
 
-    The offsets are those up to which it had read then; empty, if its marks do not tell.
+    Of several jobs, it is the one that is furthest behind, and has not ended.
     """
     if topic in inputs:
         raise UsageError(reason=f"{topic!r} is the input: name the output topic of the job that reads it (--output)")
@@ -79,23 +79,36 @@ def last_marks(config: Config, topic: str, inputs: Collection[str]) -> tuple[lis
     for record in BackwardReader(config, bounds).stretch(bounds, REACHES[1]):
         if isinstance(record, Mark):
             by_source[record.record.source].append(record)
-    worked_off = {source: last for source, marks in by_source.items() if (last := _worked_off(marks))}
-    if not worked_off:
-        reason = f"no mark near the end of {topic!r} says up to when a job has worked off its input"
-        raise UsageError(reason=f"{reason}: say it with --since, or name the group (--group)")
     known = described(admin_client(shared(config)), inputs, config.get("bootstrap.servers"))
     topics = {id_: name for name, (id_, _) in known.items()}
-    named = {source: _inputs(by_source[source], topics) for source in worked_off}
+    named = {source: _inputs(marks, topics) for source, marks in by_source.items()}
+    jobs = {source: _progress(source, marks, named[source]) for source, marks in by_source.items()}
+    jobs = {source: job for source, job in jobs.items() if job.marks or job.reads}
+    if not jobs:
+        reason = f"no mark near the end of {topic!r} says up to when a job has worked off its input"
+        raise UsageError(reason=f"{reason}: say it with --since, or name the group (--group)")
     # A job that names no input, such as one of another program, may read any topic.
-    found = {source: marks for source, marks in worked_off.items() if not named[source] or named[source] >= set(inputs)}
+    found = [job for source, job in jobs.items() if not named[source] or named[source] >= set(inputs)]
     if not found:
-        jobs = "; ".join(f"{job} reads {', '.join(sorted(named[job]))}" for job in sorted(named))
-        reason = f"no job that writes to {topic!r} reads {', '.join(inputs)}, by its marks: {jobs}"
+        told = "; ".join(f"{job} reads {', '.join(sorted(named[job]))}" for job in sorted(jobs))
+        reason = f"no job that writes to {topic!r} reads {', '.join(inputs)}, by its marks: {told}"
         raise UsageError(reason=f"{reason}. Name the input topics of the job, or its own output topic")
-    slowest = min(found, key=lambda source: found[source][-1].processing_time)
-    newest = sorted(by_source[slowest], key=lambda mark: (mark.record.epoch, mark.record.sequence), reverse=True)
-    read = (offsets_read(mark_header(mark, slowest, READ_HEADER)) for mark in newest)
-    return found[slowest], next(filter(None, read), {})
+    return min(found, key=lambda job: (job.ended, job.marks[-1].processing_time if job.marks else 0))
+
+
+def _progress(source: str, marks: Sequence[Mark], inputs: Collection[str]) -> JobProgress:
+    """Return how far a job has read ``inputs``; without marks and offsets, it is a source without an input."""
+    ordered = sorted(marks, key=lambda mark: (mark.record.epoch, mark.record.sequence))
+    told = ((mark.record.emitted_at, offsets_read(mark_header(mark, source, READ_HEADER))) for mark in ordered)
+    reads = [(at, read) for at, read in told if read]
+    states = {mark.partition: state for mark in marks if (state := mark_header(mark, source, STATE_HEADER)) is not None}
+    if states and len(inputs) == 1:
+        (name,) = inputs
+        nexts = {(name, number): InjectorState.unpack(state).next_offset for number, state in states.items()}
+        reads = [(ordered[-1].record.emitted_at, nexts)]
+    epoch, running = ordered[-1].record.epoch, [one for one in marks if one.record.status is not Status.ENDED]
+    ended = any(one.record.epoch == epoch and one.record.status is Status.ENDED for one in marks)
+    return JobProgress(source, _worked_off(running), reads, ended)
 
 
 def _worked_off(marks: Iterable[Mark]) -> list[JobMark]:

@@ -13,7 +13,7 @@ from floodmark.producers.injector.injector import Injector
 from floodmark.producers.testing import ManualClock, mark
 from floodmark.schemas import FloodmarkError
 from floodmark.schemas.classify import mark_record
-from floodmark.schemas.records import Holder
+from floodmark.schemas.records import Holder, Status
 from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx  # noqa: PT013  # it reads as a word
@@ -154,6 +154,61 @@ def test_a_job_has_read_what_its_marks_say_though_a_source_holds_its_watermark(k
         assert status == 1
         assert f"Kafka has deleted 20 records of {given_} that the job has not read" in shown
         assert "never: the job fails, or skips these records" in shown
+
+
+@pytest.mark.kafka
+def test_a_job_that_has_ended_reads_nothing_more(kafka, topic):
+    """Its marks have no holder and no processing-time watermark: no source counts any more."""
+    given_, out = topic(1), topic(1)
+    producer = Producer(kafka.config)
+    for number in range(30):
+        producer.produce(given_, b"row")
+        if number == 19:
+            end = mark("counts", 0, 0, status=Status.ENDED)
+            key, value, headers = mark_record(end)
+            read = "floodmark-read", json.dumps({"input_offsets": {given_: {"0": 20}}}).encode()
+            producer.produce(out, value, key, 0, headers=[*headers, read])
+            assert producer.flush(30) == 0
+            status, shown, said = estimate(kafka, given_, "--output", out)
+            assert (status, said) == (0, "")
+            assert shown.startswith("counts has ended: its output has the end mark")
+            assert shown.endswith("nothing is unread\n")
+    assert producer.flush(30) == 0
+    for more in ((), ("--rate", "1000")):
+        status, shown, _ = estimate(kafka, given_, "--output", out, *more)
+        assert (status, f"{given_}: 10 unread in 1 partition" in shown) == (1, True), shown
+        assert "never: start a job over with a new checkpoint_location" in shown
+    found = json.loads(estimate(kafka, given_, "--output", out, "--json")[1])
+    assert (found["ended"], found["unread"], found["seconds"]) == (True, 10, None)
+
+
+@pytest.mark.kafka
+def test_of_an_injected_topic_all_that_was_written_since_is_unread(kafka, topic):
+    """The copies have timestamps of an hour ago; the rate of a job comes from its offsets, not from these times."""
+    given_, injected, out = topic(1), topic(1), topic(1)
+    now, producer = datetime.now(UTC), Producer(kafka.config)
+    for _ in range(1_000):
+        producer.produce(given_, b"old", timestamp=ago(now, hours=1))
+    for number, offset in enumerate((100, 700)):
+        said = mark("counts", 0, number, emitted_at=ago(now, seconds=10 - 10 * number))
+        fields = {"processing_time_watermark": ago(now, hours=1), "holder": Holder(injected)}
+        key, value, headers = mark_record(type(said)(**{name: getattr(said, name) for name in _FIELDS} | fields))
+        read = "floodmark-read", json.dumps({"input_offsets": {injected: {"0": offset}}}).encode()
+        producer.produce(out, value, key, 0, headers=[*headers, read])
+    assert producer.flush(30) == 0
+    with Injector(Injection(given_, injected, LogTime(), source="copy"), kafka.config) as injector:
+        injector.run(until_end=True)
+    since = (now - timedelta(minutes=10)).isoformat()
+    _, shown, _ = estimate(kafka, injected, "--since", since, "--rate", "100000")
+    assert f"all of {injected} was written since then; an injector's copies keep older timestamps" in shown
+    assert "was written since" not in estimate(kafka, given_, "--since", since, "--rate", "100000")[1]
+    later = (datetime.now(UTC)).isoformat()
+    assert json.loads(estimate(kafka, injected, "--since", later, "--rate", "1", "--json")[1])["unread"] == 0
+    assert json.loads(estimate(kafka, injected, "--output", out, "--json")[1])["read_rate"] == approx(60)
+    producer.produce(given_, b"new", timestamp=ago(now, hours=2))
+    assert producer.flush(30) == 0
+    found = json.loads(estimate(kafka, given_, "--output", injected, "--rate", "1", "--json")[1])
+    assert found["unread"] == 1, "an injector's state says how far it has read"
 
 
 _FIELDS = ("source", "epoch", "sequence", "watermark", "partitions", "emitted_at", "status", "membership")
