@@ -57,8 +57,8 @@ _WORDS: Final = {
     ),
     Cause.NO_EVENTS: _Words(
         "it sends marks but no records, and its watermark does not advance",
-        "check why {0} has no events (an injector's watermark soon follows the clock again). If none are expected, "
-        "call mark_idle(), or use with_idleness() as its strategy",
+        "check why {0} has no events (an injector's watermark follows the clock again, --late behind). If none are "
+        "expected, call mark_idle(), or use with_idleness() as its strategy",
         "job {0} reads input and writes nothing: read its log, and check how long its windows are",
     ),
     Cause.NO_PROMISE: _Words(

@@ -75,6 +75,8 @@ class TopicGap(NamedTuple):
     unread: tuple[int, ...]  # Kafka offsets in each partition: data, marks and the ends of transactions
     arrival_rate: float  # offsets per second
     deleted: int = 0  # offsets that the job has not read, and that Kafka has deleted
+    assumed: int = 0  # partitions of which nothing says how far the job has read: they are unread from their beginning
+    unsure: bool = False  # whether Kafka has deleted records of these, which the job may not have read
 
     @property
     def total(self) -> int:
@@ -128,9 +130,9 @@ class Estimate:
 
     @property
     def exit_status(self) -> int:
-        """0 it catches up, 1 never, 2 the rate is unknown."""
+        """0 it catches up, 1 never, 2 the rate is unknown, or whether records that Kafka has deleted were read."""
         if self.seconds is not None:
-            return 0
+            return 2 if any(gap.unsure for gap in self.gaps) else 0
         if self.deleted or self.ended:
             return 1
         return 2 if self.read_rate is None else 1
@@ -147,6 +149,7 @@ class Estimate:
                 "unread": gap.total,
                 "partitions": list(gap.unread),
                 "deleted": gap.deleted,
+                "unsure": gap.unsure,
                 "arrival_rate": gap.arrival_rate,
             }
             for gap in self.gaps

@@ -8,9 +8,7 @@ import typer
 from floodmark.producers.cli.command_line import BootstrapServers, ConfigFile, moment, option, quietly, span
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from floodmark.producers.board.estimate import Estimate, JobProgress
+    from floodmark.producers.board.estimate import Estimate, JobProgress, TopicGap
     from floodmark.producers.readers.input_backlog import InputBacklog
 
 _MINUTE: Final = 60_000
@@ -39,9 +37,9 @@ def catch_up(  # noqa: PLR0913  # each is an option of the command line
     """Estimate how long a job takes to catch up with its input topics.
 
     The estimate divides the number of unread records by the rate of the job (--rate) minus the growth of the topics.
-    Unread records are counted from --output (a Floodmark job), --since or --group; default: from the beginning.
-    An injector copies old records with their old timestamps: --since counts by the time at which it wrote them.
-    Kafka's timestamps say how fast a topic grows: the higher rate of the last minute and the last --over minutes.
+    Unread records, marks among them, are counted from --output (a Floodmark job), --since or --group; default: from
+    the beginning.  A topic grows at the higher rate of the last minute and the last --over minutes.  Records count by
+    Kafka's timestamps; the copies of an injector, which keep older timestamps, by the time at which it wrote them.
 
     To measure the rate of a job, start it: print(job.backlog()) shows it after a few batches.  Without a rate, the
     command shows which rates would be enough.  With --output, the default is the rate of the last batches, if the job
@@ -49,7 +47,8 @@ def catch_up(  # noqa: PLR0913  # each is an option of the command line
 
     A job that has ended reads nothing more.
 
-    Exit status: 0 the job catches up, 1 it never does, 2 unknown rate or error.
+    Exit status: 0 the job catches up, 1 it never does, 2 unknown (the rate, or whether the job has read records that
+    Kafka has deleted), or an error.
     """
     from floodmark.producers.board.estimate import Estimate, JobProgress
     from floodmark.producers.cli.settings import kafka_settings
@@ -71,12 +70,13 @@ def catch_up(  # noqa: PLR0913  # each is an option of the command line
         job = JobProgress("", [], [], ended=False) if output is None else progress_of(settings, output, topics)
         if job.marks and not job.reads:
             time = job.marks[-1].processing_time
-        read = {**backlog.offsets_at(time), **job.read} if group is None else backlog.offsets_of_group(group)
+        if group is not None:
+            read = backlog.offsets_of_group(group)
+        else:
+            read = {**(backlog.offsets_at(None) if time is None else backlog.offsets_since(time)), **job.read}
         gaps = backlog.gaps(read, now, {int(over * _MINUTE), _MINUTE})
         estimate = Estimate(now, gaps, rate if rate is not None else _pace(backlog, job), job.ended)
-        begins = backlog.offsets_at(None)
-    whole = {gap.topic for gap in gaps if since and all(read[at] == begins[at] for at in begins if at[0] == gap.topic)}
-    typer.echo(dumps(estimate.as_json()) if json else "\n".join(_lines(estimate, time, job.job, whole)))
+    typer.echo(dumps(estimate.as_json()) if json else "\n".join(_lines(estimate, time, job.job)))
     raise typer.Exit(estimate.exit_status)
 
 
@@ -108,20 +108,12 @@ def _pace(backlog: "InputBacklog", job: "JobProgress") -> float | None:
     return read * 1_000 / (at - began) if read > 0 and at > began else None
 
 
-def _lines(estimate: "Estimate", time: int | None, job: str, whole: "Collection[str]") -> list[str]:
-    """``whole``: the topics of which all was written since ``time``."""
+def _lines(estimate: "Estimate", time: int | None, job: str) -> list[str]:
     lines = [f"{job} has ended: its output has the end mark"] if estimate.ended else []
     if time is not None:
         lines.append(f"read up to {moment(time, estimate.now)}, {span(estimate.now - time)} ago")
     for gap in estimate.gaps:
-        most = f", the largest {max(gap.unread):,}" if len(gap.unread) > 1 else ""
-        parts = f"{len(gap.unread)} partition{'s' * (len(gap.unread) > 1)}{most}"
-        lines.append(f"{gap.topic}: {gap.total:,} unread in {parts}; grows by {gap.arrival_rate:,.0f} a second")
-        if gap.topic in whole and gap.total:
-            lines.append(f"all of {gap.topic} was written since then; an injector's copies keep older timestamps")
-        if gap.deleted:
-            lost = f"Kafka has deleted {gap.deleted:,} records of {gap.topic} that the job has not read"
-            lines.append(f"{lost}: see 'not available in Kafka any more' in OPERATING.md")
+        lines += _gap_lines(gap, by_group=time is None)
     if estimate.ended:
         never = "never: start a job over with a new checkpoint_location and output, or start an injector again"
         return [*lines, never if estimate.unread or estimate.deleted else "nothing is unread"]
@@ -141,3 +133,18 @@ def _lines(estimate: "Estimate", time: int | None, job: str, whole: "Collection[
     lines.append("Time unknown without --rate. Rate needed to catch up in:")
     rates = (f"  {span(at * 1_000):>6}: {math.ceil(estimate.rate_for(at)):,} a second" for at in (60, 600, 3_600))
     return [*lines, *rates]
+
+
+def _gap_lines(gap: "TopicGap", *, by_group: bool) -> list[str]:
+    most = f", the largest {max(gap.unread):,}" if len(gap.unread) > 1 else ""
+    parts = f"{len(gap.unread)} partition{'s' * (len(gap.unread) > 1)}{most}"
+    lines = [f"{gap.topic}: {gap.total:,} unread in {parts}; grows by {gap.arrival_rate:,.0f} a second"]
+    if gap.assumed:
+        why = "without an offset of the group" if by_group else "without a record from before"
+        lines.append(f"{gap.assumed} of them {why}: all of their records count as unread")
+    if gap.unsure:
+        lines.append(f"Kafka has deleted records of {gap.topic} there: check whether the job has read them")
+    if gap.deleted:
+        lost = f"Kafka has deleted {gap.deleted:,} records of {gap.topic} that the job has not read"
+        lines.append(f"{lost}: see 'not available in Kafka any more' in OPERATING.md")
+    return lines

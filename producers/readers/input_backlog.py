@@ -39,6 +39,11 @@ class InputBacklog:
             return {place: low for place, (low, _) in self._bounds.items()}
         return first_since(self._config, self._bounds, time)
 
+    def offsets_since(self, time: int) -> dict[Partition, int]:
+        """Return `offsets_at` a time, without partitions of which Kafka has no record from before it."""
+        begins = self.offsets_at(None)
+        return {place: at for place, at in self.offsets_at(time).items() if at > begins[place]}
+
     def offsets_of_group(self, group: str) -> dict[Partition, int]:
         """Return the committed offsets of a consumer group, or raise UsageError if a topic has none."""
         with (
@@ -51,19 +56,23 @@ class InputBacklog:
             if all(topic != place[0] for place in known):
                 reason = f"group {group!r} has committed nothing of {topic!r}; Spark jobs and injectors commit to none"
                 raise UsageError(reason=f"{reason}: name the output topic (--output), or a time (--since)")
-        return {place: known.get(place, low) for place, (low, _) in self._bounds.items()}
+        return known
 
     def gaps(self, read: Mapping[Partition, int], now: int, windows: Iterable[int]) -> tuple[TopicGap, ...]:
-        """Return the unread records of each topic, and its growth, the highest of the ``windows`` (milliseconds)."""
+        """Return the unread records of each topic, and its growth, the highest of the ``windows`` (milliseconds).
+
+        Partitions that ``read`` lacks are unread from their first offset.
+        """
         before = [(window, self.offsets_at(now - window)) for window in windows]
         found = []
         for topic in self._topics:
             bounds = {place: bound for place, bound in self._bounds.items() if place[0] == topic}
             grown = [(sum(high - at[place] for place, (_, high) in bounds.items()), window) for window, at in before]
             rate = max((count * 1_000 / window for count, window in grown), default=0.0)
-            unread = tuple(max(0, high - max(low, read[place])) for place, (low, high) in bounds.items())
-            deleted = sum(max(0, low - read[place]) for place, (low, _) in bounds.items())
-            found.append(TopicGap(topic, unread, rate, deleted))
+            unread = tuple(max(0, high - max(low, read.get(place, low))) for place, (low, high) in bounds.items())
+            deleted = sum(max(0, low - read.get(place, low)) for place, (low, _) in bounds.items())
+            unknown = [low for place, (low, high) in bounds.items() if high and place not in read]
+            found.append(TopicGap(topic, unread, rate, deleted, len(unknown), any(unknown)))
         return tuple(found)
 
 

@@ -26,7 +26,7 @@ gaps = st.lists(
         st.just("t"),
         st.lists(st.integers(0, 10**9), min_size=1, max_size=4).map(tuple),
         st.floats(0, 10**5),
-        st.just(0),
+        *map(st.just, (0, 0, False)),  # else it makes them up
     ),
     min_size=1,
     max_size=3,
@@ -200,8 +200,8 @@ def test_of_an_injected_topic_all_that_was_written_since_is_unread(kafka, topic)
         injector.run(until_end=True)
     since = (now - timedelta(minutes=10)).isoformat()
     _, shown, _ = estimate(kafka, injected, "--since", since, "--rate", "100000")
-    assert f"all of {injected} was written since then; an injector's copies keep older timestamps" in shown
-    assert "was written since" not in estimate(kafka, given_, "--since", since, "--rate", "100000")[1]
+    assert "1 of them without a record from before: all of their records count as unread" in shown
+    assert "count as unread" not in estimate(kafka, given_, "--since", since, "--rate", "100000")[1]
     later = (datetime.now(UTC)).isoformat()
     assert json.loads(estimate(kafka, injected, "--since", later, "--rate", "1", "--json")[1])["unread"] == 0
     assert json.loads(estimate(kafka, injected, "--output", out, "--json")[1])["read_rate"] == approx(60)
@@ -235,3 +235,34 @@ def test_what_cannot_be_told_is_one_line(kafka, topic, arguments, reason):
     assert (status, shown) == (2, "")
     assert reason in said
     assert "\n" not in said
+
+
+@pytest.mark.kafka
+def test_whether_deleted_records_were_read_is_unknown_without_an_offset(kafka, topic):
+    given_, now = topic(2), datetime.now(UTC)
+    producer = Producer(kafka.config)
+    for number in range(20):
+        producer.produce(given_, b"row", partition=number % 2, timestamp=ago(now, minutes=10))
+    assert producer.flush(30) == 0
+    consumer = Consumer({**kafka.config, "group.id": given_})
+    consumer.commit(offsets=[TopicPartition(given_, 1, 4)], asynchronous=False)
+    consumer.close()
+    before, after = ((now - timedelta(minutes=minutes)).isoformat() for minutes in (20, 5))
+
+    def said(*options):
+        status, shown, _ = estimate(kafka, given_, *options, "--rate", "100")
+        return status, "Kafka has deleted" in shown, shown
+
+    status, deleted, shown = said("--group", given_)
+    assert (status, deleted) == (0, False), shown
+    assert "16 unread in 2 partitions, the largest 10" in shown
+    assert "1 of them without an offset of the group: all of their records count as unread" in shown
+    delete_before(kafka.config, given_, 3)
+    for options in (("--since", before), ("--group", given_)):
+        status, deleted, shown = said(*options)
+        assert (status, deleted) == (2, True), shown
+        assert "check whether the job has read them" in shown
+        found = json.loads(estimate(kafka, given_, *options, "--rate", "100", "--json")[1])
+        assert found["topics"][0]["unsure"] is True
+    assert said("--since", after)[:2] == (0, False), "the records before are there"
+    assert said()[:2] == (0, False), "it begins with the first record"
