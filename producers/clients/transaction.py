@@ -121,7 +121,8 @@ class Transaction:
         cause: Any = error.args[0]
         if cause.code() in _FENCED:
             reason = "another instance with the same name writes to it, or this one was paused for so long that Kafka"
-            reason, advice = f"{reason} has aborted its transaction", "if another one runs, stop it; else start again"
+            reason = f"{reason} has aborted its transaction"
+            advice = "if another one runs, stop it or give it another name (job=, of a job); else start again"
             raise FencedError(writer=self._name, topic=self._topic, reason=reason, advice=advice) from error
         if self._refused is not None and cause.code() in _REFUSED:
             raise self._refused(cause.str()) from error

@@ -127,7 +127,8 @@ def _unmarked(history: History, unreadable: str) -> UnmarkedTableError:
         reason = f"{count} is of a Floodmark job, and older ones are no longer in its metadata"
         advice = "Let the job commit once more, and let expiry keep the last snapshots of the job"
     elif history.commits:
-        reason, advice = f"{count} is of a Floodmark job", "Write the table with write(table=)"
+        reason = f"{count} is of a Floodmark job"
+        advice = "Write the table with write(table=), or, if a job has just created it, wait for its first results"
     else:
         reason, advice = "it is empty", "Start the job that writes it"
     return UnmarkedTableError(table=history.table, reason=reason, advice=advice)
