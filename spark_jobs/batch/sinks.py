@@ -468,7 +468,7 @@ class StoredBatches:
             raise self.gap(committed[-1])
         found = self.found
         if found is None and not self._may_follow(None):
-            raise self._refused("the store lacks the results after which this checkpoint starts")
+            raise self._refused("it lacks the results after which this checkpoint starts", found)
         if found is not None and self.own is None and not self._may_follow((found.checkpoint_id, found.batch_id)):
             raise self._replaced(0)
 
