@@ -287,8 +287,9 @@ def _topic(
         found += [_unseen_row(one) for one in unseen if (one.topic, one.partition) == (name, part.number)]
         rows = tuple(_placed(row, marks, topics, roots, views) for row in found)
         at, number = part.combine(), part.number
-        part_view = PartitionView(partition=number, state=_state(at, rows), watermark=at.watermark, sources=rows)
-        partitions.append(replace(part_view, begin=marks.begins.get(number)))
+        state, begin = _state(at, rows), marks.begins.get(number)
+        view = PartitionView(partition=number, state=state, watermark=at.watermark, sources=rows, begin=begin)
+        partitions.append(view)
         all_rows += rows
     combined = marks.state.combine()
     held_by = _held_by(combined, all_rows)
@@ -351,8 +352,8 @@ def _placed(
         reason = reason_of(Cause.OUTLIVED)
         return replace(row, lags=lags, inputs=named, verdict=Health.STOP, cause=Cause.OUTLIVED, reason=reason)
     found = [views[name] for name in named if name in views]
-    gone = deleted(found, offsets_read(marks.published.get(row.source or "")))
-    if row.cause is Cause.SILENT and gone:
+    published = marks.published.get(row.source or "")
+    if row.cause is Cause.SILENT and (gone := deleted(found, offsets_read(published))):
         reason = reason_of(Cause.DELETED, f"{sum(gone.values()):,}", ", ".join(gone))
         return replace(row, lags=lags, inputs=named, cause=Cause.DELETED, reason=reason)
     if row.verdict not in {Health.WARN, Health.STALL}:
