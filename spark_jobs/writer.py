@@ -42,7 +42,7 @@ from floodmark.spark_jobs.internals.engine import start_query
 from floodmark.spark_jobs.internals.files import FILE_MANAGER, is_for_disks, require_replacing
 from floodmark.spark_jobs.internals.jvm import require_callbacks, without_lines
 from floodmark.spark_jobs.internals.stamped import stamp_of
-from floodmark.spark_jobs.internals.texts import field_of, lacks_event_time, meaning, meaning_of_column
+from floodmark.spark_jobs.internals.texts import field_of, meaning, meaning_of_column, unused_event_times
 from floodmark.spark_jobs.job import Job
 from floodmark.spark_jobs.lookahead.rules import LookaheadRules
 from floodmark.spark_jobs.options import WriteOptions
@@ -339,10 +339,11 @@ def _refuse(result: DataFrame, plan: Operator, output_mode: str, trigger: Mappin
     except AnalysisException as error:
         reason = str(error).splitlines()[0].rstrip(";")
         advice = "group by a window of the event time, or choose an output_mode that Spark takes for these operators"
-        if lacks_event_time(plan, reason):
+        if times := unused_event_times(plan, reason):
             advice = (
-                "the column of the window is not the event time, or lost it when the query computed it: call "
-                "event_time(rows, column, shift=) before the window, see spark_jobs/FORMATS.md"
+                f"the event time is {' or '.join(times)}, and the column of the window is another one, or was computed "
+                "from it: take the event time, or call event_time(rows, column, shift=) before the window, see "
+                "spark_jobs/FORMATS.md"
             )
         raise UnsupportedQueryError(operator="the query", reason=reason, advice=advice) from error
 

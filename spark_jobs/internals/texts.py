@@ -99,16 +99,19 @@ def _whole(node: Operator, depth: int) -> Iterator[str]:
             yield from _whole(child, depth)
 
 
-def lacks_event_time(plan: Operator, reason: str) -> bool:
-    """Tell whether Spark refuses a query, for this reason, because its windows are not of the event time.
+def unused_event_times(plan: Operator, reason: str) -> list[str]:
+    """Return the event times of a query that Spark refuses, for this reason, because its windows are of other columns.
 
-    >>> plan = Operator("Aggregate", "Aggregate [session_window#7, k#3], [count(1)]")
-    >>> lacks_event_time(plan, "Append output mode not supported for streaming aggregations without watermark")
-    True
+    >>> read = Operator("EventTimeWatermark", "EventTimeWatermark at#5: timestamp, 290000000 years")
+    >>> plan = Operator("Aggregate", "Aggregate [session_window#7, k#3], [count(1)]", children=(read,))
+    >>> unused_event_times(plan, "Append output mode not supported for streaming aggregations without watermark")
+    ['at']
     """
-    return "watermark" in reason and any(
-        name in node.text for node in plan.walk() for name in (_WINDOW, "session_window#")
-    )
+    nodes = list(plan.walk())
+    windows = any(name in node.text for node in nodes for name in (_WINDOW, "session_window#"))
+    if "watermark" not in reason or not windows:
+        return []
+    return [re.findall(r"(\w+)#", node.text)[0] for node in nodes if node.kind == "EventTimeWatermark"]
 
 
 def lacks_topic(text: str) -> bool:

@@ -36,8 +36,9 @@ class ProgressFromTopics:
         self.has_records: Final = any(end > first for first, end in bounds.values())  # whether Kafka has a record
         self._read = {place: first for place, (first, _) in bounds.items()}
         replayed = start_point.replayed or start_point.begins  # rows of a replay are not counted
+        self._tracker = Tracker([topic for spec in specs for topic in spec.topics])
         self.progress = Progress(
-            Tracker([topic for spec in specs for topic in spec.topics]),
+            self._tracker,
             output=start_point.output,
             epoch=start_point.epoch,
             record_counts=RecordCounts({place for place, offset in replayed.items() if offset > 0}),
@@ -54,6 +55,7 @@ class ProgressFromTopics:
         unread = [(spec, ends) for spec in self._specs if (ends := self._unread(spec, end))]
         marks = [mark for spec, ends in unread for mark in self._marks(spec, ends)]
         self.progress.apply(marks, policies, lambda: is_to_end(self._specs, end))
+        self._tracker.counts.clear()  # those of the new checkpoint begin at 0
         for spec, _ in unread:
             self.progress.tally(spec.topics[0], 1, {})  # unknown whether any record was usable: count one that was
         self._read |= end

@@ -96,7 +96,7 @@ REFUSED = {
     "a window of a time that the query computes": (
         lambda rows, _: windowed(rows.withColumn("at", F.date_trunc("minute", "at"))),
         {},
-        r"aggregations.*watermark.*event_time\(rows, column, shift=\)",
+        r"aggregations.*watermark.*the event time is at, .*event_time\(rows, column, shift=\)",
     ),
     "an outer join in update": (
         lambda a, b: a.join(b, F.expr(BETWEEN), "leftOuter"),
