@@ -1,6 +1,6 @@
 """Fixtures: a real broker and a real Spark for the whole session, a topic of its own for each test.
 
-With ``-n auto``, a run of all tests is shared by four processes, each with a broker and a Spark of its own.
+With ``-n auto``, a run of all tests is shared by three processes, each with a broker and a Spark of its own.
 """
 
 import itertools
@@ -30,7 +30,7 @@ settings.load_profile("busy")
 os.environ["SPARK_SUBMIT_OPTS"] = QUICK  # also the programs that tests start
 
 _numbers = itertools.count()
-_WORKERS = 4
+_WORKERS = 3
 """They keep two cores busy while some of their tests wait."""
 
 
@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rest = [item for item in items if not item.get_closest_marker("minutes")]
     whole, items[:] = len(items), []
     for number in range(_WORKERS):
-        begun = long[number::_WORKERS]
+        begun = long[len(long) * number // _WORKERS : len(long) * (number + 1) // _WORKERS]
         size = max(0, (whole - len(items)) // (_WORKERS - number) - len(begun))
         items += [*begun, *rest[:size]]
         del rest[:size]

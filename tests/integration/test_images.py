@@ -9,7 +9,7 @@ from floodmark.producers import Data, Observer
 from integration.compose import services
 from support.harness import until
 
-pytestmark = [pytest.mark.docker, pytest.mark.spark, pytest.mark.minutes, pytest.mark.timeout(1_200)]
+pytestmark = [pytest.mark.docker, pytest.mark.spark, pytest.mark.minutes, pytest.mark.timeout(1_800)]
 OURS = ("producer", "inject", "job", "board")
 
 
@@ -42,7 +42,7 @@ def test_the_services_write_complete_windows_without_root_rights_and_with_a_read
                 known = min(tracker.watermark or 0 for tracker in observer.trackers.values())
                 return [row for row in rows["revenue"] if milliseconds(row["minute"]) <= known]
 
-            until(complete, "a complete window", 300)
+            until(complete, "a complete window", 600)
             for row in complete():
                 end = milliseconds(row["minute"])
                 amounts = [one["amount"] for one in rows["orders"] if end - 60_000 <= milliseconds(one["at"]) < end]

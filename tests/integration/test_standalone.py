@@ -16,10 +16,10 @@ from integration.standalone import Standalone, environment
 from support.harness import Stream, drain, until, window_counts
 from support.object_store import ObjectStore, jars
 
-pytestmark = [pytest.mark.spark, pytest.mark.minutes, pytest.mark.timeout(1_200)]
+pytestmark = [pytest.mark.spark, pytest.mark.minutes, pytest.mark.timeout(1_800)]
 _PROGRAM = Path(__file__).parent / "cluster_job.py"
 _STAGES = ("first", "second")
-_LIMIT = 240
+_LIMIT = 480
 _PACE = 0.25
 _SPECULATION = {
     "spark.speculation": "true",

@@ -15,7 +15,7 @@ from floodmark.schemas.counts import RecordCounts
 from simulation.forgetful import NEW, ForgetfulWorld, Newcomer
 from simulation.world import HAPPENINGS, STEPS, World, row_of
 
-ENOUGH, ENOUGH_FORGETFUL = 500, 75
+ENOUGH, ENOUGH_FORGETFUL = 250, 75
 HISTORIES = int(os.environ.get("FLOODMARK_HISTORIES") or ENOUGH)
 FORGETFUL = int(os.environ.get("FLOODMARK_HISTORIES") or ENOUGH_FORGETFUL)
 CHUNKS = 5

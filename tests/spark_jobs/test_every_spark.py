@@ -16,7 +16,7 @@ from floodmark.producers.embedded.jars import cache
 ROOT = Path(__file__).parents[2]
 OLDEST = "4.0.0"
 SPARKS = ("4.1.1", "4.2.0", "4.3.0")
-_LIMIT = 540
+_LIMIT = 900
 
 
 @pytest.mark.spark

@@ -236,7 +236,7 @@ def test_what_cannot_be_read_is_skipped_and_counted(kafka, topic, source, checkp
     assert window_counts(drain(kafka.config, out)[0]) == {("u", WIDTH): 1}
 
 
-@pytest.mark.every_spark
+@pytest.mark.newest_spark
 def test_a_job_without_state_hands_the_watermark_on_at_once(kafka, topic, source, checkpoint):
     given, out = topic(2), topic(1)
     stream = Stream.seeded(5)
@@ -408,7 +408,7 @@ def test_stopped_in_full_flow_it_runs_no_batch_twice(kafka, topic, source, check
     assert window_counts(drain(kafka.config, out)[0]) == stream.windows(WIDTH)
 
 
-@pytest.mark.parametrize("lost", [None, pytest.param("[0-9]*.json", marks=pytest.mark.every_spark)])
+@pytest.mark.parametrize("lost", [None, pytest.param("[0-9]*.json", marks=pytest.mark.newest_spark)])
 @pytest.mark.parametrize("stateful", [True, False])
 def test_a_job_that_has_ended_knows_it_when_it_starts_again(kafka, topic, source, checkpoint, stateful, lost):
     """Nothing comes any more, so no batch will tell it."""

@@ -30,4 +30,4 @@ def test_a_recipe_gives_each_result_in_its_batch_over_restarts(spark, kafka, top
 @pytest.mark.minutes
 def test_recipes_and_joins_that_are_killed_equal_a_batch_computation(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-    assert killed.main(kills=2, seed=2, kinds="temporal") == 0
+    assert killed.main(kills=1, seed=2, kinds="temporal") == 0

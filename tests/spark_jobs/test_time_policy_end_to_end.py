@@ -119,7 +119,7 @@ def per_key(source, marked, **shifted):
     )
 
 
-@pytest.mark.every_spark
+@pytest.mark.newest_spark
 def test_the_golden_table_with_substreams(kafka, topic, source, checkpoint, rocksdb):
     raw, marked = topic(1), topic(1)
     events = golden("substreams")

@@ -105,7 +105,7 @@ def test_counts_are_the_same_whatever_the_writer_does(spark, kafka, stream, chec
     until(lambda: nothing_kept(spark), "the release of the last batch")
 
 
-@pytest.mark.every_spark
+@pytest.mark.newest_spark
 def test_a_writer_that_fails_is_given_the_batch_again(spark, kafka, stream, checkpoint):
     found, failures = Counter(), iter([0, 0, 1, 0, 1])
 

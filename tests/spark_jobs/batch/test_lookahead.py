@@ -211,7 +211,7 @@ def bursts(live, monkeypatch):
     return Bursts(live(WINDOWS, BURSTS, partitions=2), monkeypatch)
 
 
-@pytest.mark.parametrize("delivery", [pytest.param("exactly-once", marks=pytest.mark.every_spark), "at-least-once"])
+@pytest.mark.parametrize("delivery", [pytest.param("exactly-once", marks=pytest.mark.newest_spark), "at-least-once"])
 def test_a_burst_behind_a_look_ahead_restarts_the_query_and_nobody_notices(bursts, delivery):
     """Two of them: each cuts the next batch before the marks that its watermark rests on."""
     run, queries, seen, done = bursts.run, [], set(), Event()

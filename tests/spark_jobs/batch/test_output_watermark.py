@@ -109,7 +109,7 @@ QUERIES = {
 
 
 _MARKS = {
-    "applyInPandasWithState": pytest.mark.every_spark,
+    "applyInPandasWithState": pytest.mark.newest_spark,
     "dropDuplicates": pytest.mark.newest_spark,
     "union of a window and a join": pytest.mark.newest_spark,
     "window of windows": pytest.mark.newest_spark,
@@ -199,7 +199,7 @@ def test_a_window_behind_a_join_is_handed_on_when_the_join_is_complete(
     assert sum(batch.rows for batch in batches) == rows
 
 
-@pytest.mark.every_spark
+@pytest.mark.newest_spark
 def test_a_session_that_ends_between_two_milliseconds_is_not_behind_the_mark_before_it(kafka, topic, feeds, checkpoint):
     left, _ = feeds
     rows = event_time(left.rows().withColumn("at", F.expr("at + INTERVAL 500 MICROSECONDS")), "at")

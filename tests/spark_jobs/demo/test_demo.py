@@ -15,10 +15,11 @@ pytestmark = pytest.mark.spark
 
 def demo(tmp_path, *options):
     command = [sys.executable, "-m", "floodmark.producers.cli.main", "demo", "--directory", str(tmp_path), *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
 
 
 @pytest.mark.minutes
+@pytest.mark.timeout(1_000)
 def test_the_demo_equals_its_batch_computation_although_both_jobs_are_killed(tmp_path):
     done = demo(tmp_path, "--days", "10", "--seconds", "20", "--crash", "--table", "--json")
     assert done.returncode == 0, done.stderr

@@ -153,6 +153,7 @@ def test_a_plain_query_over_read_is_refused_and_others_are_not(spark, rows, tmp_
     rate.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "rate")).start().stop()
 
 
+@pytest.mark.newest_spark
 def test_joins_that_bound_both_sides_and_tables_are_taken(spark, kafka, topic, checkpoint):
     """And a writer may run as many actions as it likes after the job has asked the operators how far they are."""
     given, taken = [topic(1), topic(1)], []
@@ -237,6 +238,7 @@ def test_chance_in_a_query_changes_nothing_of_its_meaning_and_its_own_values_do(
     assert len({meaning_with(column) for column in own}) == len(own)
 
 
+@pytest.mark.newest_spark
 def test_names_of_a_with_clause_are_what_they_stand_for(spark, kafka, topic, checkpoint):
     given, found = topic(1), []
     Stream({"a": [([5, 7], 10), ([12], 20)]}).produce(kafka.config, given)
@@ -251,6 +253,7 @@ def test_names_of_a_with_clause_are_what_they_stand_for(spark, kafka, topic, che
     assert sorted((row.user, row.n) for row in found) == [("u0", 1), ("u2", 4)]
 
 
+@pytest.mark.newest_spark
 def test_an_edited_query_on_an_old_checkpoint_is_refused(spark, kafka, topic, checkpoint):
     given, out = topic(1), topic(1)
     Stream.seeded(21, sources=1, steps=2).produce(kafka.config, given, end=False)

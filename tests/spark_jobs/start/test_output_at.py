@@ -55,7 +55,7 @@ def windows(rows):
     return operators.Query(operators.one, (operators.tumbling(WIDTH),)).spark([rows])
 
 
-@pytest.mark.every_spark
+@pytest.mark.newest_spark
 def test_nothing_is_written_before_it_and_the_first_window_is_whole(kafka, topic, source, checkpoint, written):
     given, rows = written
     out, at = topic(1), NOON + 60_000
