@@ -34,6 +34,8 @@ _LEARNED: Final = 50  # pauses to remember
 
 _BEGINNING: Final = 2_000  # milliseconds of silence to allow a source with few marks: two default intervals
 
+_SLOW: Final = 5_000  # milliseconds of lag that may come and go, as at a start
+
 _AHEAD: Final = 300_000  # milliseconds that a watermark may be ahead of the clock: clocks of machines differ
 
 _SECONDS_FROM: Final = 1_000_000_000
@@ -45,7 +47,7 @@ class Health(StrEnum):
     """The verdict on a source in a partition; ``None`` instead: its marks are too few to tell."""
 
     OK = "OK"  # the watermark advances or is not behind the clock, or the source is idle or ended
-    WARN = "WARN"  # the watermark advances, but its lag grew over ten marks and shrank at none
+    WARN = "WARN"  # the watermark advances, but its lag is over 5 s, grew over ten marks, and shrank at none
     REWIND = "REWIND"  # the watermark is lower than before: rows between the two are late
     UNCOUNTED = "UNCOUNTED"  # more sources write to the topic than its membership counts
     STALL = "STALL"  # the watermark did not advance over ten marks, and for longer than it lately did
@@ -328,7 +330,7 @@ class History:
         first, last = self._points[0], self._points[-1]
         if first.watermark != last.watermark:
             lags = self._lags()
-            slower = self.is_whole and lags[-1] > lags[0]
+            slower = self.is_whole and lags[-1] > max(lags[0], _SLOW)
             return Health.WARN if slower and all(b >= a for a, b in pairwise(lags)) else Health.OK
         stands = last.log_time - self._moved
         if self.is_whole and stands > max(*self._pauses, *self._stood):

@@ -74,6 +74,7 @@ def test_it_warns_when_the_lag_grew_at_every_step():
     slow[25] += 2_000
     slow[26:] = [watermark + 2_000 for watermark in slow[26:]]
     assert history(slow).verdict(29_500) is Health.OK
+    assert history([number * 800 for number in range(12)]).verdict(11_500) is Health.OK, "it has just begun"
 
 
 def test_it_catches_up_while_the_lag_shrinks_at_every_step():
