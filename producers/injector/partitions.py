@@ -20,7 +20,9 @@ from floodmark.schemas.tracker import Hold
 
 Decisions = Mapping[int, list[tuple[int, int]]]  # by partition: an offset and the watermark before it
 
-OVERTAKEN: Final = "records are lost to retention; inject into a new topic, or keep the input longer"
+OVERTAKEN: Final = (
+    "records are lost to retention; inject into a new topic, or add --reset (without --group). Keep the input longer"
+)
 """The advice if Kafka has deleted records before they were read."""
 
 
