@@ -120,6 +120,7 @@ def start(spark: SparkSession, options: argparse.Namespace, stage: str, source: 
         key="user",
         event_time="ended",
         checkpoint_location=f"{options.checkpoint}/{stage}",
+        trigger={"processingTime": "1 second"},
         options=WriteOptions(on_batch=report, delivery="exactly-once-executors" if first else "exactly-once"),
     )
 
