@@ -56,7 +56,7 @@ class Store(Staging):
         self.mark = mark
 
     def sink(self):
-        return TableSink(self, None, self, "totals", "id", lambda: range(self.last + 1), lambda _: False)
+        return TableSink(self, None, self, "totals", "id", lambda: range(self.last + 1), lambda found: found is None)
 
     def run(self, sink, batch, *, cached=False, rows=1):
         sink._folder = None if cached else self.write(batch)  # noqa: SLF001  # as `consume`, while no commit is due
