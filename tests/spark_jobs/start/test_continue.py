@@ -207,7 +207,7 @@ def failing(patch, owner, name, calls):
     patch.setattr(owner, name, fails)
 
 
-@pytest.mark.parametrize("seed", [108, 111, 112])
+@pytest.mark.parametrize("seed", [108, 112])
 def test_any_query_goes_on_without_its_checkpoint(spark, kafka, topic, checkpoint, seed):
     trial = lost_case(seed)
     assert differences(trial, run(quick(spark), kafka.config, trial, topic, checkpoint)) == [], trial.query.name
