@@ -106,12 +106,15 @@ def unused_event_times(plan: Operator, reason: str) -> list[str]:
     >>> plan = Operator("Aggregate", "Aggregate [session_window#7, k#3], [count(1)]", children=(read,))
     >>> unused_event_times(plan, "Append output mode not supported for streaming aggregations without watermark")
     ['at']
+    >>> read = Operator("EventTimeWatermark", "EventTimeWatermark 5f-1, received-at?#5: timestamp, 290000000 years")
+    >>> unused_event_times(Operator("Aggregate", "[session_window#7]", children=(read,)), "no watermark")
+    ['received-at?']
     """
     nodes = list(plan.walk())
     windows = any(name in node.text for node in nodes for name in (_WINDOW, "session_window#"))
     if "watermark" not in reason or not windows:
         return []
-    return [re.findall(r"(\w+)#", node.text)[0] for node in nodes if node.kind == "EventTimeWatermark"]
+    return [_ID.split(node.text)[0].split()[-1] for node in nodes if node.kind == "EventTimeWatermark"]
 
 
 def lacks_topic(text: str) -> bool:
