@@ -57,7 +57,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin the part of each process with some of what takes minutes, so that none is left alone with it."""
+    """Begin the part of each process with some of what takes minutes, so that none is left alone with it.
+
+    Neighbours stay together, so that one process runs the tests that start many programs, one after the other.
+    """
     long = [item for item in items if item.get_closest_marker("minutes")]
     rest = [item for item in items if not item.get_closest_marker("minutes")]
     whole, items[:] = len(items), []
