@@ -1,6 +1,5 @@
 """A running job: its state, and how to wait for it and stop it."""
 
-import json
 import logging
 import threading
 import time
@@ -20,11 +19,11 @@ from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.tracker import UNMARKED, Hold
 from floodmark.spark_jobs.batch.handler import BatchHandler
 from floodmark.spark_jobs.batch.report import COUNTED, Batch
+from floodmark.spark_jobs.internals.engine import last_report, reports
 from floodmark.spark_jobs.internals.texts import has_a_twin, lacks_records, lacks_topic, reason_of, was_interrupted
 from floodmark.spark_jobs.progress.backlog import Backlog, backlog_of, ends_of
 from floodmark.spark_jobs.progress.progress import Progress
 from pyspark.errors import PySparkException
-from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
@@ -51,11 +50,10 @@ class _Arrived:
         self._ends: dict[tuple[int, str, str], int] = {}
         self._read_by: int | None = None
 
-    def processed_by(self, progress: StreamingQueryProgress | None) -> bool:
+    def processed_by(self, batch: Mapping[str, Any] | None) -> bool:
         """Note the last batch; true from the one after that which has read them, which writes what they complete."""
-        if progress is None:
+        if batch is None:
             return False
-        batch = json.loads(progress.json)
         if datetime.fromisoformat(batch["timestamp"]) < self._since:
             return False
         self._ends = self._ends or ends_of(batch, "latestOffset")
@@ -184,7 +182,7 @@ class Job:
 
         ``print`` shows it as a bar.
         """
-        return backlog_of([json.loads(batch.json) for batch in self.query.recentProgress])
+        return backlog_of(reports(self.query))
 
     def holders(self, *, root: bool = False) -> list[Hold]:
         """Return the sources that hold the watermark, and since when.
@@ -270,7 +268,7 @@ class Job:
         waiting.start()
         with self._handler.lookahead.without_waiting():
             self._await(
-                lambda: not waiting.is_alive() or arrived.processed_by(self.query.lastProgress),
+                lambda: not waiting.is_alive() or arrived.processed_by(last_report(self.query)),
                 timeout,
                 "process the records",
             )

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NoReturn
 
-from floodmark.spark_jobs.internals.engine import InterruptedBatchError
+from floodmark.spark_jobs.internals.engine import InterruptedBatchError, last_report
 from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
@@ -119,5 +119,5 @@ class Stopping:
     def _is_committed(self, query: StreamingQuery) -> bool:
         if self.last_batch is None or self.is_first or self._between.is_set():
             return True
-        progress = query.lastProgress
-        return progress is not None and int(progress["batchId"]) >= self.last_batch
+        report = last_report(query)
+        return report is not None and int(report["batchId"]) >= self.last_batch

@@ -19,6 +19,7 @@ from floodmark.spark_jobs.demo import outcome
 from floodmark.spark_jobs.demo.flights import FIRST_DAY, TOPIC, landed, load, load_schema
 from floodmark.spark_jobs.demo.jobs import departure_waves, session
 from floodmark.spark_jobs.formats.plain_values import avro
+from floodmark.spark_jobs.internals.engine import last_report, reports
 from floodmark.spark_jobs.progress.backlog import ends_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -48,8 +49,8 @@ class _Excerpt:
 
     def is_read(self, query: StreamingQuery) -> bool:
         """Tell whether a query has read all of them."""
-        progress = query.lastProgress
-        read = {} if progress is None else ends_of(json.loads(progress.json), "endOffset")
+        report = last_report(query)
+        read = {} if report is None else ends_of(report, "endOffset")
         return all(read.get((0, TOPIC, str(partition)), 0) >= end for partition, end in self._ends.items())
 
     def _flights(self, kafka: DataFrame) -> DataFrame:
@@ -91,7 +92,7 @@ def main(
         while not excerpt.is_read(query):
             query.awaitTermination(1)  # raises the error of a failed query
         query.stop()
-        operators = [operator for progress in query.recentProgress for operator in progress["stateOperators"]]
+        operators = [operator for report in reports(query) for operator in report["stateOperators"]]
         dropped = sum(operator["numRowsDroppedByWatermark"] for operator in operators)
         streamed = pd.concat(out)
         due = truth[truth["ended"] <= streamed["ended"].max()]

@@ -16,6 +16,7 @@ from floodmark.spark_jobs.demo import flights as source
 from floodmark.spark_jobs.demo.days_table import lake_settings, write_days
 from floodmark.spark_jobs.demo.flights import load_schema
 from floodmark.spark_jobs.formats.plain_values import avro
+from floodmark.spark_jobs.internals.engine import reports
 from floodmark.spark_jobs.job import Job
 from floodmark.spark_jobs.options import WriteOptions
 from floodmark.spark_jobs.reader import read
@@ -102,7 +103,7 @@ def main(
         job = _output(days, DAYS, None, "window_end", checkpoint_location)
     typer.echo(json.dumps({"job": job.name, "started": True}))
     job.awaitTermination()
-    batches = job.query.recentProgress
+    batches = reports(job.query)
     rows = sum(batch["numInputRows"] for batch in batches)
     if lake is not None:
         days = _input(spark, DAYS, "window_end", bootstrap_servers)

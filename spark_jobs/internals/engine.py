@@ -47,6 +47,22 @@ def start_query(writer: DataStreamWriter) -> StreamingQuery:
     return _start(writer)
 
 
+def last_report(query: StreamingQuery) -> dict[str, Any] | None:
+    """Return Spark's report of the last batch, as ``StreamingQueryProgress.json`` has it; ``None``: there is none.
+
+    PySpark's ``lastProgress`` makes an object of it with hundreds of calls of the JVM, which take up to half a second.
+    """
+    with reaching("StreamingQuery.lastProgress()"):
+        last = query._jsq.lastProgress()  # noqa: SLF001
+        return None if last is None else json.loads(last.json())
+
+
+def reports(query: StreamingQuery) -> list[dict[str, Any]]:
+    """Return Spark's reports of the batches that it remembers, each as `last_report` does."""
+    with reaching("StreamingQuery.recentProgress()"):
+        return [json.loads(report.json()) for report in query._jsq.recentProgress()]  # noqa: SLF001
+
+
 @cache
 def refuse_plain_queries(topics_of: Callable[[DataFrame], list[str]]) -> None:
     """Refuse plain queries over DataFrames of `read` from now on; a second call changes nothing."""

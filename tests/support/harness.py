@@ -113,7 +113,7 @@ def until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen within {seconds} s"
         worked, before = time.thread_time(), worked
-        time.sleep(min(1, max(0.02, 4 * (worked - before))))  # leave the processor to what it waits for
+        time.sleep(min(1, max(0.05, 4 * (worked - before))))  # leave the processor to what it waits for
 
 
 def read_to_end(config: Mapping[str, Any], topic: str, seconds: float = 60) -> tuple[list[Any], Observer]:

@@ -1,5 +1,6 @@
 """A stop comes between two batches: behind the commit of the one in work, and before the next has done anything."""
 
+import json
 import logging
 import threading
 from types import SimpleNamespace
@@ -25,8 +26,10 @@ class Query:
         self.committed = None
 
     @property
-    def lastProgress(self):  # noqa: N802  # Spark's own name
-        return None if self.committed is None else {"batchId": self.committed}
+    def _jsq(self):
+        """Spark's query in the JVM, and its report."""
+        report = SimpleNamespace(json=lambda: json.dumps({"batchId": self.committed}))
+        return SimpleNamespace(lastProgress=lambda: None if self.committed is None else report)
 
     def commit(self, batch_id):
         self.happened.append(f"batch {batch_id} is committed")
