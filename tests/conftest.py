@@ -15,11 +15,11 @@ from floodmark.producers.channel import _CHANNELS
 from floodmark.producers.embedded.broker import kafka_jars
 from floodmark.schemas import FloodmarkError
 from floodmark.spark_jobs import local_session
-from floodmark.spark_jobs.class_archive import archive_options, archive_path
+from floodmark.spark_jobs.class_archive import JAVA_OPTIONS, archive_options, archive_path
 from floodmark.spark_jobs.session import local_jars
 from hypothesis import settings
 from pyspark.sql import SparkSession
-from support.harness import QUICK, SHORT_LIVED
+from support.harness import LASTING, QUICK, SHORT_LIVED
 from support.recording import record_classes
 from support.registry import EmbeddedRegistry, program
 
@@ -115,7 +115,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRegis
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Give a real Spark."""
-    session = local_session("tests", settings=SHORT_LIVED)
+    session = local_session("tests", settings={**SHORT_LIVED, JAVA_OPTIONS: LASTING})
     yield session
     session.stop()
 

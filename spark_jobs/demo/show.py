@@ -174,7 +174,7 @@ def _draw_stages(axes: _Axes, watch: Watch) -> None:
     axes.set_xlabel("seconds since the start of both jobs")
     axes.set_ylabel("event time")
     axes.set_title("Watermarks: up to when each topic is complete", loc="left")
-    locator = AutoDateLocator(maxticks=8)  # type: ignore[no-untyped-call]  # matplotlib.dates has no types
+    locator = AutoDateLocator(minticks=3, maxticks=8)  # type: ignore[no-untyped-call]  # matplotlib.dates has no types
     axes.yaxis.set_major_locator(locator)
     axes.yaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]  # the same
 

@@ -175,7 +175,7 @@ LIMITS = {
 }
 
 
-@pytest.mark.parametrize("partitions", [1, pytest.param(2, marks=pytest.mark.newest_spark)])
+@pytest.mark.parametrize("partitions", [1, 2])
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_limit_that_is_full_ends_no_count_and_no_watermark(spark, kafka, topic, checkpoint, name, partitions):
     target, found, (query, size) = topic(partitions), [], LIMITS[name]

@@ -74,7 +74,6 @@ def test_windows_equal_a_batch_computation_and_each_record_is_read_once(kafka, t
     assert [b.output for b in batches if b.output] == sorted(b.output for b in batches if b.output)
 
 
-@pytest.mark.newest_spark
 def test_a_frame_used_twice_is_one_reading(kafka, topic, source, checkpoint):
     """A self-union and a self-join: Spark reads the topic once for both uses, and nothing is counted twice."""
     given, out = topic(2), topic(1)
@@ -194,7 +193,6 @@ def test_two_topics_wait_for_the_slower_one(kafka, topic, source, checkpoint):
     assert window_counts(drain(kafka.config, out)[0]) == total
 
 
-@pytest.mark.newest_spark
 def test_late_rows_are_counted_exactly(kafka, topic, source, checkpoint):
     given, out = topic(1), topic(1)
     upstream = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=ascending(), background=False)

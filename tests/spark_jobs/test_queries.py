@@ -6,7 +6,7 @@ from support.trial import differences, quick, run
 
 pytestmark = pytest.mark.spark
 
-_CASES = [*((case, seed) for seed in range(1, 6)), *((start_case, seed) for seed in range(1, 4))]
+_CASES = [(case, 1), (case, 3), (case, 5), (start_case, 1), (start_case, 3)]
 
 
 @pytest.mark.parametrize(("make", "seed"), _CASES)

@@ -18,14 +18,16 @@ from floodmark.producers.readers.check import checker_of, findings
 from floodmark.schemas import AvroCodec, Membership
 from floodmark.schemas.codec import without_logical_types
 
-QUICK = (
-    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -Djdk.lang.Process.launchMechanism=VFORK"
-)
+LASTING = "-XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -Djdk.lang.Process.launchMechanism=VFORK"
+"""Options of the JVM of many tests.
+
+Hadoop starts a ``chmod`` for each file, some fifteen a second: the JVM does so without a helper process.
+"""
+QUICK = f"{LASTING} -XX:TieredStopAtLevel=1"
 """Options of a short-lived JVM, which save a third of the work of a program with Spark.
 
-- It compiles quickly rather than well.  Such a JVM has room for 48 MB of compiled code by default; many queries need
-  more, and it would throw code away and compile it again.
-- Hadoop starts a ``chmod`` for each file, some fifteen a second: the JVM does so without a helper process.
+It compiles quickly rather than well.  Such a JVM has room for 48 MB of compiled code by default; many queries need
+more, and it would throw code away and compile it again.
 """
 SHORT_LIVED = {
     "spark.driver.extraJavaOptions": QUICK,

@@ -159,7 +159,6 @@ def test_a_batch_that_stops_its_own_job_is_committed(spark, kafka, stream, check
     assert len(written) == sum(job.lastProgress.rows for job in jobs)
 
 
-@pytest.mark.newest_spark
 def test_tasks_that_ran_twice_are_counted_once(spark, kafka, stream, checkpoint, monkeypatch):
     """Spark adds a second run of a task to the counts of the first: that is seen, and the batch is measured again."""
 
@@ -180,7 +179,7 @@ def test_tasks_that_ran_twice_are_counted_once(spark, kafka, stream, checkpoint,
     assert "replayed" not in job.counts, "no mark was taken in twice"
 
 
-@pytest.mark.parametrize("store", [STATE_STORES[0], pytest.param(STATE_STORES[1], marks=pytest.mark.newest_spark)])
+@pytest.mark.parametrize("store", STATE_STORES)
 def test_a_batch_that_runs_again_with_another_result_replaces_its_state(spark, kafka, stream, checkpoint, store):
     """A function is wrong, the writer refuses its results, the function is repaired, the next start loads the state."""
     session, found = quick(spark), Counter()

@@ -211,7 +211,7 @@ def bursts(live, monkeypatch):
     return Bursts(live(WINDOWS, BURSTS, partitions=2), monkeypatch)
 
 
-@pytest.mark.parametrize("delivery", [pytest.param("exactly-once", marks=pytest.mark.newest_spark), "at-least-once"])
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 def test_a_burst_behind_a_look_ahead_restarts_the_query_and_nobody_notices(bursts, delivery):
     """Two of them: each cuts the next batch before the marks that its watermark rests on."""
     run, queries, seen, done = bursts.run, [], set(), Event()
@@ -346,11 +346,9 @@ def test_marks_that_do_not_bear_out_what_was_foreseen_are_refused(live, monkeypa
 @pytest.mark.parametrize(
     ("planned", "lost", "percentile"),
     [
-        pytest.param(False, False, None, marks=pytest.mark.newest_spark),
-        (False, True, None),
+        (False, False, None),
         (False, True, 50),
         (True, False, None),
-        (True, True, None),
         (True, True, 50),
     ],
 )

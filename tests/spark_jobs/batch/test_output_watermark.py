@@ -109,12 +109,10 @@ QUERIES = {
 
 
 _MARKS = {
-    "applyInPandasWithState": pytest.mark.newest_spark,
     "dropDuplicates": pytest.mark.newest_spark,
     "union of a window and a join": pytest.mark.newest_spark,
-    "window of windows": pytest.mark.newest_spark,
 }
-"""Each kind of operator runs on other Sparks once."""
+"""Some run on the newest Spark, too."""
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def log(rows):
     return Log(1, [*entries, Say("s", 140_000), Say("s", "end")])
 
 
-@pytest.mark.parametrize("kind", ["inner", "left", "right", "full", "semi"])
+@pytest.mark.parametrize("kind", ["full", "semi"])
 def test_a_join_of_streams_writes_all_of_its_results_again(spark, kafka, topic, checkpoint, kind, monkeypatch):
     query, session = ops.Query(ops.joined(kind, 4_000), ()), quick(spark)
     inputs, out = [topic(1), topic(1)], topic(1)
