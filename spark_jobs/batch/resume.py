@@ -16,6 +16,7 @@ from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas.classify import Data, Offsets, Unreadable
 from floodmark.schemas.counts import RecordCounts
 from floodmark.schemas.errors import SnapshotError, UnreadInputError
+from floodmark.schemas.errors.base import iso
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.tracker import Tracker, apply_mark
 from floodmark.spark_jobs.batch.handler_settings import Settings
@@ -80,7 +81,7 @@ def rebuild(specs: Sequence[SourceSpec], offsets: Offsets, next_watermark: int) 
         read.update(ends)
     for read_by in (tracker, full):
         read_by.advance(lambda: next_watermark == END_OF_TIME or is_to_end(specs, offsets))
-    _log.warning("progress was rebuilt from the topics: watermark %s, %s", tracker.watermark, dict(tracker.counts))
+    _log.warning("progress was rebuilt from the topics; they are complete up to %s", iso(tracker.watermark))
     progress = Progress(
         tracker,
         next_watermark=tracker.watermark,
