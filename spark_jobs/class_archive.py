@@ -2,7 +2,8 @@
 
 A new JVM reads, checks and links about 15,000 classes before Spark's first batch.  With an archive (class data sharing,
 JEP 350) it maps one file instead.  The JVM of the first session writes a draft at its end, and the next session renames
-it.  This works with every Java from 13 on.
+it.  This works with every Java from 13 on.  Each environment has an archive of its own; one that no session has used
+for 30 days is deleted.
 """
 
 import hashlib
@@ -21,6 +22,7 @@ JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _QUIET: Final = "-Xlog:cds*=off"  # no message if an archive does not fit
 _MAGIC: Final = 4
 _DAY: Final = 86_400
+_UNUSED: Final = 30 * _DAY
 
 
 def archive_options(*, record: bool = True) -> str:
@@ -30,6 +32,9 @@ def archive_options(*, record: bool = True) -> str:
         with suppress(OSError):  # another process renames it, or the cache is read-only
             _adopt(draft, archive)
     if archive.exists():
+        with suppress(OSError):
+            archive.touch()
+            _delete_unused(archive.parent)
         return f'"-XX:SharedArchiveFile={archive}" -Xshare:auto {_QUIET}'
     try:
         archive.parent.mkdir(parents=True, exist_ok=True)
@@ -37,6 +42,12 @@ def archive_options(*, record: bool = True) -> str:
         return ""
     draft = archive.with_name(f"{archive.stem}-{uuid.uuid4().hex[:8]}.draft")
     return f'"-XX:ArchiveClassesAtExit={draft}" {_QUIET}' if record else ""
+
+
+def _delete_unused(folder: Path) -> None:
+    for archive in folder.glob("spark-*.jsa"):
+        if time.time() - archive.stat().st_mtime > _UNUSED:
+            archive.unlink()
 
 
 def _adopt(draft: Path, archive: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 
 import pytest
 from floodmark.producers.embedded.jars import cache, java
@@ -82,6 +83,17 @@ def test_a_draft_that_a_jvm_still_writes_stays_for_a_day(archive):
     os.utime(draft, (1, 1))
     recorded_by(class_archive.archive_options())
     assert drafts(archive) == []
+
+
+def test_an_archive_that_no_session_has_used_for_a_month_is_deleted(archive):
+    archive.parent.mkdir()
+    days = {"spark-4.0.0-other": 29, "spark-4.0.0-old": 31, archive.stem: 31, "kafka": 31}
+    for name, age in days.items():
+        path = archive.with_name(f"{name}.jsa")
+        path.touch()
+        os.utime(path, (time.time() - age * 86_400,) * 2)
+    assert f"-XX:SharedArchiveFile={archive}" in shlex.split(class_archive.archive_options())
+    assert {path.stem for path in archive.parent.iterdir()} == {"spark-4.0.0-other", archive.stem, "kafka"}
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(archive):
