@@ -13,7 +13,7 @@ from floodmark.spark_jobs import local_session
 from support import operators as ops
 from support import recipes
 from support.harness import SHORT_LIVED
-from support.trial import frames, quick, start
+from support.trial import frames, start
 
 KINDS: Final = {
     "mixed": {
@@ -52,7 +52,7 @@ def main(bootstrap_servers: Text, directory: Text, kinds: Text) -> None:
     for name, query in KINDS[kinds].items():
         ahead = chance.random() < 0.5
         given = frames(
-            quick(spark), bootstrap_servers, ["left", "right"][: query.source.inputs], None if ahead else 200
+            spark.newSession(), bootstrap_servers, ["left", "right"][: query.source.inputs], None if ahead else 200
         )
         jobs[name] = start(
             query.spark(given),

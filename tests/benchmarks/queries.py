@@ -24,7 +24,7 @@ from floodmark.spark_jobs import local_session
 from pyspark.sql import SparkSession
 from support.harness import SHORT_LIVED
 from support.query_cases import case, lost_case, start_case
-from support.trial import Trial, differences, quick, run
+from support.trial import Trial, differences, run
 
 
 class Bench:
@@ -44,7 +44,7 @@ class Bench:
         began = time.monotonic()
         trial = self._case(seed)
         if not hasattr(self._own, "session"):
-            self._own.session = quick(self._spark)
+            self._own.session = self._spark.newSession()
         session: SparkSession = self._own.session
         try:
             ran = run(session, self._kafka.config, trial, self._topic, str(self._place / f"case-{seed}"))

@@ -28,7 +28,6 @@ from floodmark.spark_jobs import json as json_values
 from support.guarded import GuardedKafka, login
 from support.harness import until
 from support.processes import Process
-from support.trial import quick
 
 _PAGE = Path(__file__).parents[2] / "producers" / "OPERATING.md"
 _LIMIT = 180
@@ -247,7 +246,7 @@ def test_a_job(spark, guarded, grant, tmp_path, delivery):
     servers = config.pop("bootstrap.servers")
     value = json_values("at TIMESTAMP", unit="ms")
     options = ReadOptions(client=config)
-    rows = read(quick(spark), topics=incoming, value=value, event_time="at", bootstrap_servers=servers, options=options)
+    rows = read(spark, topics=incoming, value=value, event_time="at", bootstrap_servers=servers, options=options)
     job = write(
         rows,
         topic=outgoing,

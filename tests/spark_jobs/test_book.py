@@ -6,7 +6,6 @@ from itertools import pairwise
 import pytest
 from floodmark.producers import create_topics
 from floodmark.spark_jobs.examples import session_means as book
-from support.trial import quick
 
 pytestmark = pytest.mark.spark
 
@@ -17,7 +16,7 @@ _MEANS = [(120, 2, 22.5), (240, 2, 84.0), (360, 1, 0.0), (480, 1, 20.0), (600, 2
 
 
 def test_sessions_of_two_inputs_and_their_mean_over_restarts_of_each_job(spark, kafka, tmp_path):
-    session = quick(spark)
+    session = spark.newSession()
     create_topics(kafka.config, book.TOPICS)
     sources = book.producers(kafka.config)
     for since, until in pairwise([0, 240, book.END]):

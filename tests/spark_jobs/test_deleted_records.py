@@ -6,7 +6,6 @@ from floodmark.producers.clients.admin import end_offsets
 from floodmark.schemas.errors import JobFailedError
 from support.counting import counted, fails, read_events, windowed
 from support.harness import Stream, delete_before, until
-from support.trial import quick
 
 
 @pytest.mark.spark
@@ -15,7 +14,7 @@ def test_a_job_fails_if_kafka_deletes_rows_before_it_has_read_them(kafka, spark,
     given, out = topic(2), topic(2)
 
     def start():
-        return counted(windowed(read_events(quick(spark), kafka.bootstrap_servers, given)), out, checkpoint)
+        return counted(windowed(read_events(spark, kafka.bootstrap_servers, given)), out, checkpoint)
 
     Stream.seeded(41, sources=2, steps=3).produce(kafka.config, given, end=False)
     job = start()

@@ -17,7 +17,7 @@ from floodmark.schemas.errors import PromiseBrokenError
 from support import operators as ops
 from support.harness import until
 from support.streams import Log, Put, Say, batches_of, decode, total
-from support.trial import Trial, differences, frames, quick, run, start
+from support.trial import Trial, differences, frames, run, start
 
 pytestmark = pytest.mark.spark
 
@@ -116,7 +116,7 @@ def walk(case: ops.Query, closes: int = 1) -> tuple[list[Log], int]:
 
 @pytest.fixture(scope="module")
 def session(spark):
-    return quick(spark)
+    return spark.newSession()
 
 
 @pytest.mark.parametrize("case", TABLE, ids=lambda case: case.name)

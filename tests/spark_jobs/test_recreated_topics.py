@@ -10,7 +10,6 @@ from floodmark.schemas.tracker import UNMARKED
 from floodmark.spark_jobs import Start
 from support.counting import counted, fails, read_events, windowed
 from support.harness import Stream, delete_topic, events, recreate, until
-from support.trial import quick
 
 pytestmark = pytest.mark.spark
 
@@ -28,7 +27,7 @@ def start(kafka, spark, topic, given, checkpoint):
     """Start a job that reads it."""
     out = topic(2)
     return lambda place=checkpoint, **options: counted(
-        windowed(read_events(quick(spark), kafka.bootstrap_servers, given)), out, place, **options
+        windowed(read_events(spark, kafka.bootstrap_servers, given)), out, place, **options
     )
 
 

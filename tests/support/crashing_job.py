@@ -160,7 +160,9 @@ def _started(servers: str, given: str, out: str, checkpoint: str, *, ahead: bool
         mode = os.environ.get("OUTPUT_MODE", "append")
         table = named_table(delivery, folder, timedelta(seconds=float(os.environ["COMMIT_EVERY"])), key=KEYS[mode])
         return write(rows, table=table, event_time="ended", output_mode=mode, **usual)
-    spark = local_session("crashing", cores=int(os.environ.get("CORES", "2")), settings=SHORT_LIVED)
+    cores = os.environ.get("CORES", "2")
+    settings = {**SHORT_LIVED, "spark.sql.shuffle.partitions": cores}
+    spark = local_session("crashing", cores=int(cores), settings=settings)
     rows = windowed(read_events(spark, servers, given, max_offsets_per_trigger=20_000 if ahead else 120))
     if delivery == "writer":
         return write(rows, writer=count_store(out), **usual)

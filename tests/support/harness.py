@@ -31,12 +31,19 @@ more, and it would throw code away and compile it again.
 """
 SHORT_LIVED = {
     "spark.driver.extraJavaOptions": QUICK,
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "1",
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
     "spark.sql.streaming.pollingDelay": "50ms",
 }
-"""Spark's settings for short runs.  It does not look up the line of Python in which each column is made either, which
-takes some ten calls of the JVM, and an idle query asks Kafka for new records 20 times a second, not 100 times."""
+"""Spark's settings for small batches.
+
+- An operator with state is one task.  Spark interprets expressions, since to compile them takes longer.
+- Spark does not look up the line of Python in which each column is made, which takes some ten calls of the JVM.
+- An idle query asks Kafka for new records 20 times a second, not 100 times.
+"""
 
 TIME = {"type": "long", "logicalType": "timestamp-millis"}
 

@@ -30,9 +30,7 @@ def lake_session(folder: Path, *tables: str) -> SparkSession:
         **SHORT_LIVED,
         **lake_settings(folder),
         "spark.sql.warehouse.dir": tempfile.mkdtemp(),
-        "spark.sql.shuffle.partitions": "1",
         "spark.driver.maxResultSize": "500k",  # no job collects its rows
-        "spark.sql.codegen.wholeStage": "false",
         "spark.databricks.delta.snapshotPartitions": "1",
     }
     return local_session("tables", tables=tables or KINDS, settings=settings)

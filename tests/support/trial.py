@@ -28,15 +28,6 @@ STATE_STORES = [  # the setting of Spark, and each of its state stores
 ]
 
 
-def quick(spark: SparkSession) -> SparkSession:
-    """Return a session of the same Spark in which a small batch costs less."""
-    session = spark.newSession()
-    session.conf.set("spark.sql.shuffle.partitions", "1")
-    session.conf.set("spark.sql.codegen.wholeStage", "false")
-    session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-    return session
-
-
 @dataclass(slots=True)
 class Trial:
     """A query, its input, and how it is run."""

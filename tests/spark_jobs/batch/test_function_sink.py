@@ -10,7 +10,7 @@ from floodmark.spark_jobs.batch.sinks import FunctionSink
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import WIDTH, read_events, windowed
 from support.harness import Stream, until
-from support.trial import STATE_STORES, quick
+from support.trial import STATE_STORES
 
 pytestmark = pytest.mark.spark
 
@@ -182,7 +182,7 @@ def test_tasks_that_ran_twice_are_counted_once(spark, kafka, stream, checkpoint,
 @pytest.mark.parametrize("store", STATE_STORES)
 def test_a_batch_that_runs_again_with_another_result_replaces_its_state(spark, kafka, stream, checkpoint, store):
     """A function is wrong, the writer refuses its results, the function is repaired, the next start loads the state."""
-    session, found = quick(spark), Counter()
+    session, found = spark.newSession(), Counter()
     session.conf.set(*store)
 
     def start(one):

@@ -27,7 +27,7 @@ from support import operators as ops
 from support.counting import fails
 from support.harness import until
 from support.streams import Log, Put, Say, batches_of, total
-from support.trial import frames, quick, start
+from support.trial import frames, start
 
 pytestmark = pytest.mark.spark
 _LIMIT = 120
@@ -37,7 +37,7 @@ ROWS = [Put("s", ("a", 100_000 + 1_000 * n, n)) for n in range(30)]
 
 @pytest.fixture(scope="module")
 def session(spark):
-    return quick(spark)
+    return spark.newSession()
 
 
 class Live:

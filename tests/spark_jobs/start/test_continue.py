@@ -35,7 +35,7 @@ from support.counting import WIDTH, counted, read_events, windowed
 from support.harness import COUNT, Stream, delete_before, drain, records_by_partition, until, window_counts
 from support.injection import open_transaction, until_readable
 from support.query_cases import lost_case
-from support.trial import differences, quick, run
+from support.trial import differences, run
 
 pytestmark = pytest.mark.spark
 AGAIN = Start(published="continue")
@@ -44,7 +44,7 @@ AGAIN = Start(published="continue")
 @pytest.fixture
 def source(kafka, spark):
     """Read a topic of events."""
-    return lambda *topics, **options: read_events(quick(spark), kafka.bootstrap_servers, *topics, **options)
+    return lambda *topics, **options: read_events(spark, kafka.bootstrap_servers, *topics, **options)
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def failing(patch, owner, name, calls):
 
 def test_a_query_made_up_from_a_seed_goes_on_without_its_checkpoint(spark, kafka, topic, checkpoint):
     trial = lost_case(108)
-    assert differences(trial, run(quick(spark), kafka.config, trial, topic, checkpoint)) == [], trial.query.name
+    assert differences(trial, run(spark, kafka.config, trial, topic, checkpoint)) == [], trial.query.name
 
 
 def test_an_edited_query_behind_another_job_doubles_nothing(kafka, topic, source, checkpoint, published):

@@ -15,7 +15,7 @@ from support.crashing_job import run as run_crashing
 from support.harness import Stream, until
 from support.query_cases import lost_case
 from support.row_store import count_store
-from support.trial import differences, quick, run
+from support.trial import differences, run
 
 pytestmark = pytest.mark.spark
 CONTINUE = Start(published="continue")
@@ -31,7 +31,7 @@ def start(kafka, spark, checkpoint, file):
     """Start the job, with a checkpoint for each place."""
 
     def job(topic, place="first", query=windowed, **options):
-        rows = read_events(quick(spark), kafka.bootstrap_servers, topic, max_offsets_per_trigger=60)
+        rows = read_events(spark, kafka.bootstrap_servers, topic, max_offsets_per_trigger=60)
         given = {"writer": count_store(file), "job": "totals", "checkpoint_location": f"{checkpoint}-{place}"}
         return write(query(rows), **given, options=WriteOptions(lookahead=timedelta(0), **options))
 
@@ -113,7 +113,7 @@ def test_a_job_that_repeats_stores_all_of_its_results_after_those_before(kafka, 
 
 def test_a_query_made_up_from_a_seed_continues_after_the_stored_rows(spark, kafka, topic, checkpoint):
     trial = replace(lost_case(112), stored=True)
-    assert differences(trial, run(quick(spark), kafka.config, trial, topic, checkpoint)) == [], trial.query.name
+    assert differences(trial, run(spark, kafka.config, trial, topic, checkpoint)) == [], trial.query.name
 
 
 def test_killed_between_store_and_commit_it_stores_no_batch_twice(kafka, topic, checkpoint, start, file):

@@ -12,7 +12,7 @@ from floodmark.spark_jobs.start import find_start_point
 from support import operators
 from support.harness import delete_before
 from support.streams import ROW, Log, Put, Say, batches_of, total
-from support.trial import quick, start
+from support.trial import start
 
 pytestmark = pytest.mark.spark
 WIDTH = 10_000
@@ -25,7 +25,7 @@ def source(kafka, spark):
 
     def rows(topic, options=ReadOptions()):  # noqa: B008  # frozen
         given = {"value": avro(ROW), "event_time": "at", "bootstrap_servers": kafka.bootstrap_servers}
-        return read(quick(spark), topics=topic, options=options, **given)
+        return read(spark, topics=topic, options=options, **given)
 
     return rows
 

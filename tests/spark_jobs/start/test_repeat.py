@@ -13,7 +13,7 @@ from support import operators as ops
 from support.counting import fails
 from support.harness import until
 from support.streams import Log, Put, Say, decode
-from support.trial import frames, quick, start
+from support.trial import frames, start
 
 pytestmark = pytest.mark.spark
 _STEP = 2_000
@@ -33,7 +33,7 @@ def log(rows):
 
 @pytest.mark.parametrize("kind", ["full", "semi"])
 def test_a_join_of_streams_writes_all_of_its_results_again(spark, kafka, topic, checkpoint, kind, monkeypatch):
-    query, session = ops.Query(ops.joined(kind, 4_000), ()), quick(spark)
+    query, session = ops.Query(ops.joined(kind, 4_000), ()), spark.newSession()
     inputs, out = [topic(1), topic(1)], topic(1)
     for rows, name in zip(_ROWS, inputs, strict=True):
         log(rows).write(kafka.config, name)
