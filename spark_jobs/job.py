@@ -182,7 +182,8 @@ class Job:
 
         ``print`` shows it as a bar.
         """
-        return backlog_of(reports(self.query))
+        batches = reports(self.query)
+        return backlog_of(batches, self._handler.read_until(batches[-1]["batchId"])) if batches else None
 
     def holders(self, *, root: bool = False) -> list[Hold]:
         """Return the sources that hold the watermark, and since when.

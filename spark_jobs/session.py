@@ -128,7 +128,6 @@ def local_session(
         "spark.sql.shuffle.partitions": str(cores),
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.memory": "1g",
-        "spark.sql.streaming.numRecentProgressUpdates": "100000",
         JAVA_OPTIONS: "-XX:+UseSerialGC",
         **disk_settings(),
         **(_WORKERS if python == sys.executable and sys.version_info < _READS_ZIPS_ONCE else {}),

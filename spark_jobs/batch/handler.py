@@ -101,6 +101,7 @@ class BatchHandler:
         self.lookahead: Final = Lookahead(identity.job, specs, settings, self.stopping)
         self.processing_time_watermark: int | None = None  # see `Batch`; of the last batch
         self.recent: Final = deque[Batch](maxlen=recent)
+        self._read = 0  # records, since this start
         self.get_restart_callback: Callable[[], Callable[[StreamingQuery], None] | None] = lambda: None
         """Returns a function to call with the new query after a restart: a weak method, because its owner holds it."""
         self.specs: Final = specs
@@ -176,7 +177,9 @@ class BatchHandler:
                     batch, end = self._run(frame, batch_id)
             finally:
                 frame.unpersist()  # a sink may have cached it
-            self.recent.append(batch)
+            with self.progress_lock:
+                self.recent.append(batch)
+                self._read += batch.records
             self.processing_time_watermark = batch.processing_time_watermark
             with self._failing():
                 if self._on_batch is not None:
@@ -338,6 +341,11 @@ class BatchHandler:
             **counts,
         )
         return batch, observed.end
+
+    def read_until(self, batch_id: int) -> int:
+        """Return how many records the job has read since its start, up to one of its recent batches."""
+        with self.progress_lock:
+            return self._read - sum(batch.records for batch in self.recent if batch.batch_id > batch_id)
 
     def _look_ahead(self, batch: Batch, end: Offsets) -> None:
         """Let the next batch run with a higher watermark, if marks that it is going to read give one."""

@@ -36,7 +36,11 @@ DAY: Final = timedelta(days=1)
 def session(app: str, lake: Path | None = None) -> SparkSession:
     """Start Spark in a JVM that compiles quickly, with less optimization: for a short run that halves the work."""
     quick = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-    settings = {JAVA_OPTIONS: quick, "spark.sql.execution.arrow.pyspark.enabled": "true"}
+    settings = {
+        JAVA_OPTIONS: quick,
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.streaming.numRecentProgressUpdates": "100000",  # for its totals
+    }
     if lake is None:
         return local_session(app, settings=settings)
     return local_session(app, tables=["iceberg"], settings={**settings, **lake_settings(lake)})

@@ -26,7 +26,7 @@ class Backlog:
     unread: int
     """Offsets in no batch yet: data, marks and the ends of transactions."""
     read: int
-    """Records read since this start of the job, in the batches that Spark remembers."""
+    """Records read since this start of the job."""
     read_rate: float
     """Records per second, in the last batches with records but the first one, which is slow; 0: only that one ran."""
     arrival_rate: float
@@ -50,8 +50,8 @@ class Backlog:
         return f"{shown}, {left} ({pace})"
 
 
-def backlog_of(batches: Sequence[Mapping[str, Any]]) -> Backlog | None:
-    """Return the backlog after some batches; ``None``: no batch has the ends of the topics."""
+def backlog_of(batches: Sequence[Mapping[str, Any]], read: int) -> Backlog | None:
+    """Return the backlog after some batches and ``read`` records; ``None``: no batch has the ends of the topics."""
     ends = [(_sum(batch, "latestOffset"), batch) for batch in batches]
     known = [(datetime.fromisoformat(batch["timestamp"]), end, batch) for end, batch in ends if end is not None]
     if not known:
@@ -64,7 +64,7 @@ def backlog_of(batches: Sequence[Mapping[str, Any]]) -> Backlog | None:
     grown = sum(max(0, after[1] - before[1]) for before, after in pairwise(recent))
     return Backlog(
         unread=max(0, latest - (_sum(last, "endOffset") or 0)),
-        read=sum(batch["numInputRows"] for batch in batches),
+        read=read,
         read_rate=sum(batch["numInputRows"] for batch in busy) / spent if spent else 0.0,
         arrival_rate=grown / elapsed if elapsed else 0.0,
     )

@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 _CORES = 2
+_REMEMBERED = "spark.sql.streaming.numRecentProgressUpdates"  # batches
 _PHASES = ("latestOffset", "walCommit", "queryPlanning", "addBatch", *STEPS, "commitOffsets", "commitBatch")
 _SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
@@ -67,7 +68,7 @@ def main(
     found: dict[tuple[int, str], list[Run]] = {}
     with tempfile.TemporaryDirectory() as place, EmbeddedKafka(Path(place, "kafka")) as kafka, Floodmark() as marked:
         chains: list[Chain] = [marked, Plain()] if plain else [marked]
-        spark = local_session("latency", cores=_CORES, settings=settings)
+        spark = local_session("latency", cores=_CORES, settings={**settings, _REMEMBERED: "100000"})
         for chain in chains if warm_up else []:
             with progress(console, f"{chain.name}, 1 job, for the session to get warm") as report:
                 folder = Path(place, f"{chain.name.lower()}-warm")

@@ -148,7 +148,18 @@ def test_the_wait_for_what_has_arrived_ends_though_marks_come_all_the_time(kafka
         job.stop()
 
 
+@pytest.fixture
+def _few(spark):
+    """Let Spark remember two batches."""
+    setting = "spark.sql.streaming.numRecentProgressUpdates"
+    usual = spark.conf.get(setting)
+    spark.conf.set(setting, "2")
+    yield
+    spark.conf.set(setting, usual)
+
+
 @pytest.mark.newest_spark
+@pytest.mark.usefixtures("_few")
 def test_a_job_says_how_much_it_has_still_to_read(kafka, topic, read, checkpoint):
     given, out, seen = topic(2), topic(1), []
     Stream.seeded(5, sources=1).produce(kafka.config, given)
@@ -198,18 +209,12 @@ def test_the_first_batches_of_each_start_are_small_and_repeated_as_planned(kafka
     assert window_counts(drain(kafka.config, out)[0]) == one.windows(WIDTH) + other.windows(WIDTH)
 
 
-def test_recent_progress_is_bounded_as_spark_bounds_its_own(spark, kafka, topic, read, checkpoint):
+@pytest.mark.usefixtures("_few")
+def test_recent_progress_is_bounded_as_spark_bounds_its_own(kafka, topic, read, checkpoint):
     given, out, batches = topic(1), topic(1), []
     Stream.seeded(5, sources=1).produce(kafka.config, given)
-    setting = "spark.sql.streaming.numRecentProgressUpdates"
-    usual = spark.conf.get(setting)
-    spark.conf.set(setting, "2")
-    try:
-        rows = read(given, max_offsets_per_trigger=60)
-        job = counted(windowed(rows), out, checkpoint, on_batch=batches.append)
-        job.awaitTermination(_LIMIT)
-    finally:
-        spark.conf.set(setting, usual)
+    job = counted(windowed(read(given, max_offsets_per_trigger=60)), out, checkpoint, on_batch=batches.append)
+    job.awaitTermination(_LIMIT)
     assert len(batches) > 2
     assert job.recentProgress == batches[-2:]
 

@@ -1,6 +1,7 @@
 from datetime import UTC, datetime, timedelta
 
-from floodmark.spark_jobs.progress.backlog import Backlog, backlog_of
+from floodmark.spark_jobs.progress import backlog
+from floodmark.spark_jobs.progress.backlog import Backlog
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -13,6 +14,10 @@ def batch(number, end, latest, rows=1_000, seconds=2):
         "durationMs": {"triggerExecution": seconds * 1000},
         "sources": [{"endOffset": {"in": {"0": end, "1": 10}}, "latestOffset": {"in": {"0": latest, "1": 10}}}],
     }
+
+
+def backlog_of(batches):
+    return backlog.backlog_of(batches, sum(batch["numInputRows"] for batch in batches))
 
 
 def test_it_is_the_way_to_the_ends_at_the_pace_of_the_last_batches():
