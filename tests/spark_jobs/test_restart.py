@@ -107,7 +107,7 @@ def assert_no_row_behind_a_mark(kafka, out):
                 elif isinstance(record, Data):
                     assert counts.decode(record.value)["ended"] >= watermarks.get(record.partition, 0)
             observer.trackers[out].advance()
-    assert len(epochs) > 2, "the restarts are epochs of their own"
+    assert len(epochs) > 1, "the restarts are epochs of their own"
 
 
 def test_at_least_once_loses_nothing_and_says_what_it_may_double(kafka, topic, checkpoint):

@@ -72,16 +72,16 @@ def test_the_last_readable_header_counts_whatever_stands_beside_it(spark):
 @pytest.mark.every_spark
 def test_spark_compiles_all_that_is_done_to_a_record_into_one_stage(spark):
     """A lambda or another function that it interprets would split the stage, and cost a copy of each record."""
-    kafka = spark.range(1).select(*(F.lit(None).cast(kind).alias(name) for name, kind in _KAFKA.items()))
+    session = spark.newSession()
+    session.conf.set("spark.sql.adaptive.enabled", "false")
+    session.conf.set("spark.sql.codegen.wholeStage", "true")
+    session.conf.set("spark.sql.codegen.factoryMode", "FALLBACK")
+    kafka = session.range(1).select(*(F.lit(None).cast(kind).alias(name) for name, kind in _KAFKA.items()))
     spec = SourceSpec("one-stage", Connection(("clicks",), "nowhere"), F.col("at"), avro(EVENT).decode)
     records = prepared(
         decoded(kafka, spec), [F.col("value.user").alias("user"), F.col("event_time").alias("at")], ["clicks"]
     )
-    spark.conf.set("spark.sql.adaptive.enabled", "false")
-    try:
-        plan = records.observe("one-stage", *columns())._jdf.queryExecution().executedPlan().toString()  # noqa: SLF001
-    finally:
-        spark.conf.unset("spark.sql.adaptive.enabled")
+    plan = records.observe("one-stage", *columns())._jdf.queryExecution().executedPlan().toString()  # noqa: SLF001
     above, below = plan.split("CollectMetrics")[0], plan.split("\n", 1)[1]
     assert not above.strip(), plan
     lines = [line.lstrip(" +-:") for line in below.splitlines() if line.strip()]
