@@ -1,6 +1,6 @@
 """A job killed at the steps of a batch, one after the other, ends with the results of a batch computation.
 
-It is killed at every second step of each kind; with ``FLOODMARK_EVERY_STEP=1``, at all of them.
+It is killed at each step of a shard, and at every second one of the others; with ``FLOODMARK_EVERY_STEP=1``, at all.
 """
 
 import os
@@ -36,7 +36,7 @@ def test_killed_at_each_step_of_a_shard_it_equals_a_batch_computation(kafka, top
     stream = Stream.seeded(21, sources=3, steps=16)
     stream.produce(kafka.config, given)
     place, delivery = (kafka.bootstrap_servers, given, out, checkpoint), "exactly-once-executors"
-    for cores, step in [*zip("3214", SHARDS, strict=True)][::_EACH]:
+    for cores, step in zip("3214", SHARDS, strict=True):
         kill_at_each([step], place, delivery=delivery, CORES=cores)
     assert_exact(run(*place, "none", delivery=delivery), stream, kafka, out)
 
@@ -107,7 +107,7 @@ def assert_no_row_behind_a_mark(kafka, out):
                 elif isinstance(record, Data):
                     assert counts.decode(record.value)["ended"] >= watermarks.get(record.partition, 0)
             observer.trackers[out].advance()
-    assert len(epochs) > 1, "the restarts are epochs of their own"
+    assert len(epochs) > 2, "the restarts are epochs of their own"
 
 
 def test_at_least_once_loses_nothing_and_says_what_it_may_double(kafka, topic, checkpoint):
