@@ -19,7 +19,7 @@ from floodmark.spark_jobs.class_archive import JAVA_OPTIONS, archive_options, ar
 from floodmark.spark_jobs.session import local_jars
 from hypothesis import settings
 from pyspark.sql import SparkSession
-from support.harness import LASTING, QUICK, SHORT_LIVED
+from support.harness import LASTING, QUICK, SMALL_BATCHES
 from support.recording import record_classes
 from support.registry import EmbeddedRegistry, program
 
@@ -115,7 +115,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRegis
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Give a real Spark."""
-    session = local_session("tests", settings={**SHORT_LIVED, JAVA_OPTIONS: LASTING})
+    session = local_session("tests", settings={**SMALL_BATCHES, JAVA_OPTIONS: LASTING})
     yield session
     session.stop()
 

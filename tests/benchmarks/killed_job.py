@@ -12,7 +12,7 @@ from floodmark.producers.cli.command_line import run_command
 from floodmark.spark_jobs import local_session
 from support import operators as ops
 from support import recipes
-from support.harness import SHORT_LIVED
+from support.harness import SMALL_BATCHES
 from support.trial import frames, start
 
 KINDS: Final = {
@@ -46,7 +46,7 @@ Text = Annotated[str, typer.Option()]
 
 def main(bootstrap_servers: Text, directory: Text, kinds: Text) -> None:
     """Run them until all have ended."""
-    spark = local_session("killed", settings=SHORT_LIVED)
+    spark = local_session("killed", settings=SMALL_BATCHES)
     chance = random.SystemRandom()
     jobs = {}
     for name, query in KINDS[kinds].items():

@@ -11,7 +11,6 @@ import itertools
 import json
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -22,20 +21,19 @@ from floodmark.producers import EmbeddedKafka, create_topics
 from floodmark.schemas.errors import UnsupportedQueryError
 from floodmark.spark_jobs import local_session
 from pyspark.sql import SparkSession
-from support.harness import SHORT_LIVED
+from support.harness import SMALL_BATCHES
 from support.query_cases import case, lost_case, start_case
 from support.trial import Trial, differences, run
 
 
 class Bench:
-    """A broker, a Spark, and a session for each thread."""
+    """A broker and a Spark, which several threads use."""
 
     def __init__(self, kafka: EmbeddedKafka, spark: SparkSession, place: Path, make: Callable[[int], Trial]) -> None:
         """Keep them."""
         self._kafka = kafka
         self._spark = spark
         self._place = place
-        self._own = threading.local()
         self._numbers = itertools.count()
         self._case = make
 
@@ -43,11 +41,8 @@ class Bench:
         """Run one case; returns what it was and how it differs."""
         began = time.monotonic()
         trial = self._case(seed)
-        if not hasattr(self._own, "session"):
-            self._own.session = self._spark.newSession()
-        session: SparkSession = self._own.session
         try:
-            ran = run(session, self._kafka.config, trial, self._topic, str(self._place / f"case-{seed}"))
+            ran = run(self._spark, self._kafka.config, trial, self._topic, str(self._place / f"case-{seed}"))
             found, batches = differences(trial, ran), len(ran.batches)
         except UnsupportedQueryError as error:
             if not trial.lost:
@@ -85,7 +80,7 @@ def main() -> int:
     options = parser.parse_args()
     began, wrong = time.monotonic(), []
     with tempfile.TemporaryDirectory() as place, EmbeddedKafka(Path(place, "kafka")) as kafka:
-        spark = local_session("queries", settings=SHORT_LIVED)
+        spark = local_session("queries", settings=SMALL_BATCHES)
         bench = Bench(kafka, spark, Path(place), lost_case if options.lost else start_case if options.start else case)
         with ThreadPoolExecutor(options.jobs) as pool:
             seeds = range(options.seed, options.seed + options.cases)

@@ -16,12 +16,11 @@ _MEANS = [(120, 2, 22.5), (240, 2, 84.0), (360, 1, 0.0), (480, 1, 20.0), (600, 2
 
 
 def test_sessions_of_two_inputs_and_their_mean_over_restarts_of_each_job(spark, kafka, tmp_path):
-    session = spark.newSession()
     create_topics(kafka.config, book.TOPICS)
     sources = book.producers(kafka.config)
     for since, until in pairwise([0, 240, book.END]):
         book.send(sources, range(since, until))
-        *inputs, mean = jobs = book.start(session, kafka.bootstrap_servers, tmp_path)
+        *inputs, mean = jobs = book.start(spark, kafka.bootstrap_servers, tmp_path)
         for job in jobs if until < book.END else ():
             job.processAllAvailable(_LIMIT)
             job.stop()
@@ -32,7 +31,7 @@ def test_sessions_of_two_inputs_and_their_mean_over_restarts_of_each_job(spark, 
         job.awaitTermination(_LIMIT)
     for platform, scores in book.SCORES.items():
         rows = [(user, book.NOON + timedelta(seconds=scored)) for user, scored, _ in scores]
-        batch = book.sessions(session.createDataFrame(rows, book.SCORE))
+        batch = book.sessions(spark.createDataFrame(rows, book.SCORE))
         expected = [tuple(row) for row in batch.selectExpr("user", "unix_seconds(at)", "seconds").collect()]
         written = [
             (row["user"], seconds(row), row["seconds"]) for row in book.results(kafka.config, f"{platform}-sessions")

@@ -92,4 +92,4 @@ def small_batches(seed: int) -> Trial:
 @pytest.mark.parametrize(("kind", "seed"), [(adjusted, 1), (empty, 1), (growing, 1), (small_batches, 1)])
 def test_a_query_over_another_input_equals_its_plain_computation(spark, kafka, topic, checkpoint, kind, seed):
     trial = kind(seed)
-    assert differences(trial, run(spark.newSession(), kafka.config, trial, topic, checkpoint)) == [], trial.query.name
+    assert differences(trial, run(spark, kafka.config, trial, topic, checkpoint)) == [], trial.query.name

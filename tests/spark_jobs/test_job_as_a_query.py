@@ -26,7 +26,7 @@ import sys, threading
 from floodmark.spark_jobs import local_session, write
 from pyspark.errors import StreamingQueryException
 from support.counting import read_events, windowed
-from support.harness import SHORT_LIVED
+from support.harness import SMALL_BATCHES
 
 servers, topic, checkpoint = sys.argv[1:]
 in_work, go_on = threading.Event(), threading.Event()
@@ -38,7 +38,7 @@ def writer(frame, batch_id):
         frame.collect()
         print("the batch is done")
 
-rows = windowed(read_events(local_session("cell", settings=SHORT_LIVED), servers, topic))
+rows = windowed(read_events(local_session("cell", settings=SMALL_BATCHES), servers, topic))
 
 def failing(frame, batch_id):
     raise ValueError("disk full")
@@ -60,11 +60,11 @@ from pathlib import Path
 from floodmark.spark_jobs import local_session
 from pyspark.sql import functions as F
 from support.counting import counted, read_events, windowed
-from support.harness import SHORT_LIVED
+from support.harness import SMALL_BATCHES
 
 servers, topic, checkpoint, out = sys.argv[1:]
 begun, go_on = Path(checkpoint + "-begun"), Path(checkpoint + "-go-on")
-spark = local_session("cell", settings=SHORT_LIVED)
+spark = local_session("cell", settings=SMALL_BATCHES)
 
 @F.udf("string")
 def held(user):

@@ -114,46 +114,41 @@ def walk(case: ops.Query, closes: int = 1) -> tuple[list[Log], int]:
     return logs, size
 
 
-@pytest.fixture(scope="module")
-def session(spark):
-    return spark.newSession()
-
-
 @pytest.mark.parametrize("case", TABLE, ids=lambda case: case.name)
-def test_exact_at_each_watermark(session, kafka, topic, checkpoint, case):
+def test_exact_at_each_watermark(spark, kafka, topic, checkpoint, case):
     logs, size = walk(case)
     trial = Trial(case, logs, size)
-    ran = run(session, kafka.config, trial, topic, checkpoint)
+    ran = run(spark, kafka.config, trial, topic, checkpoint)
     assert differences(trial, ran) == []
     marks = [entry.what for entry in logs[0].entries if isinstance(entry, Say) and isinstance(entry.what, int)]
     assert {batch.watermark for batch in ran.batches.values()} == {END_OF_TIME, *(mark - case.shift for mark in marks)}
 
 
 @pytest.mark.parametrize("case", AHEAD, ids=lambda case: case.name)
-def test_exact_at_each_watermark_with_a_look_ahead(session, kafka, topic, checkpoint, case):
+def test_exact_at_each_watermark_with_a_look_ahead(spark, kafka, topic, checkpoint, case):
     logs, size = walk(case)
     trial = Trial(case, logs, size, live=True)
-    ran = run(session, kafka.config, trial, topic, checkpoint)
+    ran = run(spark, kafka.config, trial, topic, checkpoint)
     assert differences(trial, ran) == []
     assert ran.looked_ahead > 0
 
 
 @pytest.mark.parametrize("case", [query(ops.one, ops.timers(10_000)), query(ops.one, ops.filtered)])
 def test_a_function_that_is_shown_the_watermark_or_a_job_without_state_never_looks_ahead(
-    session, kafka, topic, checkpoint, case
+    spark, kafka, topic, checkpoint, case
 ):
     logs, size = walk(case)
     trial = Trial(case, logs, size, live=True)
-    ran = run(session, kafka.config, trial, topic, checkpoint)
+    ran = run(spark, kafka.config, trial, topic, checkpoint)
     assert differences(trial, ran) == []
     assert ran.looked_ahead == 0
 
 
 @pytest.mark.parametrize("case", [query(ops.one, ops.sliding(10_000, 5_000)), query(ops.one, ops.viewed(10_000))])
-def test_windows_that_close_at_their_end_are_out_a_mark_earlier(session, kafka, topic, checkpoint, case):
+def test_windows_that_close_at_their_end_are_out_a_mark_earlier(spark, kafka, topic, checkpoint, case):
     logs, size = walk(case, closes=0)
     trial = Trial(case, logs, size, write={"windows_close": "at"})
-    assert differences(trial, run(session, kafka.config, trial, topic, checkpoint)) == []
+    assert differences(trial, run(spark, kafka.config, trial, topic, checkpoint)) == []
 
 
 @pytest.mark.parametrize(
@@ -169,7 +164,7 @@ def test_windows_that_close_at_their_end_are_out_a_mark_earlier(session, kafka, 
     ],
     ids=lambda value: value.name if isinstance(value, ops.Query) else f"{len(value)} dropped",
 )
-def test_what_an_operator_drops_of_late_rows(session, kafka, topic, checkpoint, case, dropped):
+def test_what_an_operator_drops_of_late_rows(spark, kafka, topic, checkpoint, case, dropped):
     """Two rows come behind the mark 120,000, one at exactly that time; all three are a batch behind its effect."""
     again = Say("s", "again")
     late = [Put("s", ("a", 119_999, 4)), Put("s", ("a", 105_000, 8)), Put("s", ("a", 120_000, 16))]
@@ -177,17 +172,17 @@ def test_what_an_operator_drops_of_late_rows(session, kafka, topic, checkpoint, 
     log = Log(1, [*before, *late, again, Say("s", "end")])
     other = Log(1, [*[again] * 3, Say("s", 120_000), *[again] * 8, Say("s", "end")])
     logs = [log, other][: case.source.inputs]
-    ran = run(session, kafka.config, Trial(case, logs, 4), topic, checkpoint)
+    ran = run(spark, kafka.config, Trial(case, logs, 4), topic, checkpoint)
     kept = [row for row in log.rows if row[1] not in dropped]
     assert total(ran.written) == case.results(*[kept, []][: case.source.inputs])
     assert ran.counts["late"] == 2
 
 
-def test_in_update_mode_the_last_revision_of_a_window_is_its_result(session, kafka, topic, checkpoint):
+def test_in_update_mode_the_last_revision_of_a_window_is_its_result(spark, kafka, topic, checkpoint):
     case = query(ops.one, ops.tumbling(10_000))
     logs, size = walk(case)
     trial = Trial(case, logs, size, write={"output_mode": "update"})
-    ran = run(session, kafka.config, trial, topic, checkpoint)
+    ran = run(spark, kafka.config, trial, topic, checkpoint)
     revised = {}
     for batch in ran.written:
         revised |= {(k, ended): n for k, ended, n in batch.rows}
@@ -196,7 +191,7 @@ def test_in_update_mode_the_last_revision_of_a_window_is_its_result(session, kaf
     assert total(ran.written).total() > len(results), "some windows were revised"
 
 
-def test_several_jobs_use_one_read(session, kafka, topic, tmp_path):
+def test_several_jobs_use_one_read(spark, kafka, topic, tmp_path):
     cases = [
         query(ops.one, ops.tumbling(10_000)),
         query(ops.one, ops.session(3_000)),
@@ -205,7 +200,7 @@ def test_several_jobs_use_one_read(session, kafka, topic, tmp_path):
     log, size = walk(cases[0])[0][0], 20
     given, outs = topic(1), [topic(2) for _ in cases]
     log.write(kafka.config, given)
-    rows = frames(session, kafka.bootstrap_servers, [given], size)
+    rows = frames(spark, kafka.bootstrap_servers, [given], size)
     jobs = [start(case.spark(rows), out, str(tmp_path / out)) for case, out in zip(cases, outs, strict=True)]
     for job, case, out in zip(jobs, cases, outs, strict=True):
         job.awaitTermination(_LIMIT)
@@ -213,13 +208,13 @@ def test_several_jobs_use_one_read(session, kafka, topic, tmp_path):
         assert (job.counts["late"], job.counts["records"] - job.counts["marks"]) == (0, len(log.rows))
 
 
-def test_two_jobs_write_to_one_topic_and_the_slower_one_holds_it(session, kafka, topic, tmp_path):
+def test_two_jobs_write_to_one_topic_and_the_slower_one_holds_it(spark, kafka, topic, tmp_path):
     case, membership, out = query(ops.one, ops.tumbling(10_000)), Membership(version=1, size=2), topic(1)
     logs = [Log(1, [*(Put("s", row) for row in rows_of(seed, 20)), Say("s", 120_000)]) for seed in (1, 2)]
     given = [topic(1) for _ in logs]
     for log, name in zip(logs, given, strict=True):
         log.write(kafka.config, name)
-    read = frames(session, kafka.bootstrap_servers, given, 100)
+    read = frames(spark, kafka.bootstrap_servers, given, 100)
     first, second = (
         start(case.spark([rows]), out, str(tmp_path / name), job=name, membership=membership)
         for rows, name in zip(read, given, strict=True)
@@ -247,18 +242,18 @@ def test_two_jobs_write_to_one_topic_and_the_slower_one_holds_it(session, kafka,
     assert found == case.results(logs[0].rows) + case.results(logs[1].rows)
 
 
-def test_a_hold_of_the_user_replaces_that_of_the_query(session, kafka, topic, checkpoint):
+def test_a_hold_of_the_user_replaces_that_of_the_query(spark, kafka, topic, checkpoint):
     """Spark's time of a window is its end less a microsecond, so a session of them ends within a millisecond."""
     case = query(ops.one, ops.tumbling(5_000), ops.session(3_000))
     logs, size = walk(case)
     given = topic(1)
     logs[0].write(kafka.config, given)
-    rows = frames(session, kafka.bootstrap_servers, [given], size)
+    rows = frames(spark, kafka.bootstrap_servers, [given], size)
     with pytest.raises(PromiseBrokenError, match="hold="):
         start(case.spark(rows), topic(1), checkpoint, watermark_hold=timedelta(0)).awaitTermination(_LIMIT)
 
 
-def test_early_stamps_of_sliding_windows_delay_the_next_stage(session, kafka, topic, tmp_path):
+def test_early_stamps_of_sliding_windows_delay_the_next_stage(spark, kafka, topic, tmp_path):
     """When the next stage can close its window [10 s, 20 s): at 20 s, or a whole window later."""
     marks = [Say("s", mark) for mark in (20_000, 20_001, 25_001, 30_000, 30_001)]
     log = Log(1, [Say("s", 10_000), Put("s", ("a", 12_000, 1)), *marks, Say("s", "end")])
@@ -266,7 +261,7 @@ def test_early_stamps_of_sliding_windows_delay_the_next_stage(session, kafka, to
     for stamp in ("end", "start"):
         case = query(ops.one, ops.sliding(10_000, 5_000, stamp))
         trial = Trial(case, [log], 1)
-        ran = run(session, kafka.config, trial, topic, str(tmp_path / stamp))
+        ran = run(spark, kafka.config, trial, topic, str(tmp_path / stamp))
         assert differences(trial, ran) == []
         closed[stamp] = next(
             ran.batches[number].batch_watermark
@@ -280,7 +275,7 @@ def test_early_stamps_of_sliding_windows_delay_the_next_stage(session, kafka, to
     assert marked["start"] == [0, 10_000, 15_000, 20_000, 25_000], "the start of the earliest window that is open"
 
 
-def test_a_chain_of_jobs_over_starts_of_windows_equals_one_computation(session, kafka, topic, tmp_path):
+def test_a_chain_of_jobs_over_starts_of_windows_equals_one_computation(spark, kafka, topic, tmp_path):
     """Each job stamps with the start and gives no hold; the second one reads no late row, in batches of any size."""
     cases = [query(ops.one, ops.sliding(10_000, 5_000, "start")), query(ops.one, ops.tumbling(20_000, "earliest"))]
     (log,), size = walk(cases[0])
@@ -288,7 +283,7 @@ def test_a_chain_of_jobs_over_starts_of_windows_equals_one_computation(session, 
     log.write(kafka.config, topics[0])
     rows = Counter(log.rows)
     for case, given, out in zip(cases, topics, topics[1:], strict=False):
-        result = case.spark(frames(session, kafka.bootstrap_servers, [given], size))
+        result = case.spark(frames(spark, kafka.bootstrap_servers, [given], size))
         job = start(result, out, str(tmp_path / out))
         job.awaitTermination(_LIMIT)
         assert job.counts["late"] == 0

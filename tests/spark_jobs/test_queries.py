@@ -12,4 +12,4 @@ _CASES = [(case, 1), (case, 3), (case, 5), (start_case, 1), (start_case, 3)]
 @pytest.mark.parametrize(("make", "seed"), _CASES)
 def test_a_query_made_up_from_a_seed_equals_its_plain_computation(spark, kafka, topic, checkpoint, make, seed):
     trial = make(seed)
-    assert differences(trial, run(spark.newSession(), kafka.config, trial, topic, checkpoint)) == [], trial.query.name
+    assert differences(trial, run(spark, kafka.config, trial, topic, checkpoint)) == [], trial.query.name

@@ -24,7 +24,7 @@ def test_a_recipe_gives_each_result_in_its_batch_over_restarts(spark, kafka, top
     logs = [killed.made_up(random.Random(seed), 30) for seed in range(query.source.inputs)]  # noqa: S311  # repeatable
     logs = [Log(2, [*log.entries, *(Say(source, "end") for source in log.sources)]) for log in logs]
     trial = Trial(query, logs, per_batch=40, restarts=(2, 2))
-    assert differences(trial, run(spark.newSession(), kafka.config, trial, topic, checkpoint)) == []
+    assert differences(trial, run(spark, kafka.config, trial, topic, checkpoint)) == []
 
 
 @pytest.mark.minutes

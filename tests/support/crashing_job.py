@@ -33,7 +33,7 @@ from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.tables.table import Table
 from floodmark.spark_jobs.tables.table_sink import TableSink
 from support.counting import counted, read_events, windowed
-from support.harness import SHORT_LIVED
+from support.harness import SMALL_BATCHES
 from support.row_store import count_store
 
 TABLES = {"iceberg", "delta"}
@@ -161,7 +161,7 @@ def _started(servers: str, given: str, out: str, checkpoint: str, *, ahead: bool
         table = named_table(delivery, folder, timedelta(seconds=float(os.environ["COMMIT_EVERY"])), key=KEYS[mode])
         return write(rows, table=table, event_time="ended", output_mode=mode, **usual)
     cores = os.environ.get("CORES", "2")
-    settings = {**SHORT_LIVED, "spark.sql.shuffle.partitions": cores}
+    settings = {**SMALL_BATCHES, "spark.sql.shuffle.partitions": cores}
     spark = local_session("crashing", cores=int(cores), settings=settings)
     rows = windowed(read_events(spark, servers, given, max_offsets_per_trigger=20_000 if ahead else 120))
     if delivery == "writer":

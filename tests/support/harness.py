@@ -29,7 +29,7 @@ QUICK = f"{LASTING} -XX:TieredStopAtLevel=1"
 It compiles quickly rather than well.  Such a JVM has room for 48 MB of compiled code by default; many queries need
 more, and it would throw code away and compile it again.
 """
-SHORT_LIVED = {
+SMALL_BATCHES = {
     "spark.driver.extraJavaOptions": QUICK,
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",

@@ -18,7 +18,7 @@ from floodmark.spark_jobs.session import _CONNECTORS
 from floodmark.spark_jobs.tables.table import Table
 from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
-from support.harness import SHORT_LIVED
+from support.harness import SMALL_BATCHES
 
 KINDS = [kind for kind, release in _CONNECTORS if release == RELEASE]
 """Those of this Spark."""
@@ -27,7 +27,7 @@ KINDS = [kind for kind, release in _CONNECTORS if release == RELEASE]
 def lake_session(folder: Path, *tables: str) -> SparkSession:
     """Start a Spark with an Iceberg catalog in a folder."""
     settings = {
-        **SHORT_LIVED,
+        **SMALL_BATCHES,
         **lake_settings(folder),
         "spark.sql.warehouse.dir": tempfile.mkdtemp(),
         "spark.driver.maxResultSize": "500k",  # no job collects its rows

@@ -73,6 +73,7 @@ def start(result: DataFrame, out: str | RowStore, checkpoint: str, **options: An
 def run(spark: SparkSession, config, trial: Trial, new_topic, place: str) -> Ran:
     """Write the input, run the job to its end, and read the output."""
     rocksdb = any(step.name.startswith("transformWithState") for step in trial.query.steps)  # it asks for it
+    spark = spark.newSession()
     spark.conf.set(*STATE_STORES[rocksdb])
     topics = [new_topic(log.partitions) for log in trial.logs]
     feed = [log.writing(config, topic, trial.per_batch) for log, topic in zip(trial.logs, topics, strict=True)]

@@ -33,13 +33,13 @@ def log(rows):
 
 @pytest.mark.parametrize("kind", ["full", "semi"])
 def test_a_join_of_streams_writes_all_of_its_results_again(spark, kafka, topic, checkpoint, kind, monkeypatch):
-    query, session = ops.Query(ops.joined(kind, 4_000), ()), spark.newSession()
+    query = ops.Query(ops.joined(kind, 4_000), ())
     inputs, out = [topic(1), topic(1)], topic(1)
     for rows, name in zip(_ROWS, inputs, strict=True):
         log(rows).write(kafka.config, name)
 
     def job(place, **options):
-        result = query.spark(frames(session, kafka.bootstrap_servers, inputs, 3))
+        result = query.spark(frames(spark, kafka.bootstrap_servers, inputs, 3))
         return start(result, out, f"{checkpoint}-{place}", **options)
 
     batches = []
