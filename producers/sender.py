@@ -72,7 +72,7 @@ class Outbox:
         on_delivery: OnDelivery | None = None,
     ) -> None:
         """Send one record; after an error it was not sent: `BufferError` if the queue stayed full for a minute."""
-        in_flight = self._emitter.send(partition, event_time, now, value)
+        in_flight = self._emitter.begin(partition, event_time, now, value)
         group, report = self._plain_report
         if report is None or group is not in_flight or headers is not None or on_delivery is not None:
             report = self._report(in_flight, headers, on_delivery or self.on_delivery)
@@ -84,6 +84,7 @@ class Outbox:
         except Exception:  # not Ctrl-C: the client may have taken the record, so that it stays in flight
             self._emitter.unsend(partition, in_flight)
             raise
+        self._emitter.sent(partition, event_time, now, value)
 
     def send_many(
         self,

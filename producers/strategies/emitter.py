@@ -82,18 +82,19 @@ class Emitter:
         return self._writer.partitions
 
     def send(self, partition: int, event_time: int, now: int | None = None, value: bytes | None = None) -> InFlight:
-        """Count a record that is about to be sent; return the `InFlight` to ``ack`` or to `fail`.  ``now``: steady."""
+        """Count a record that is sent, by `begin` and `sent`; return the `InFlight` to ``ack`` or to `fail`."""
+        in_flight = self.begin(partition, event_time, now, value)
+        self.sent(partition, event_time, now, value)
+        return in_flight
+
+    def begin(self, partition: int, event_time: int, now: int | None, value: bytes | None) -> InFlight:
+        """Count a record that is about to be sent; then call `sent` or `unsend`.  ``now``: steady clock."""
         if self.status is not _ACTIVE:
             self._refuse_send()
         scope = self._scopes[0 if self._apart is None else partition]
-        awake = None if now is None else self._awake(now)
-        if self.punctual:
+        if self.punctual:  # it may refuse the value
             self._before = scope.generator, scope.generator.snapshot()
-        scope.generator.on_event(event_time, awake, value)
-        if self._apart is not None:
-            scope.last_event = awake
-        if is_late(event_time, scope.promised):
-            self.late += 1
+            scope.generator.on_event(event_time, None if now is None else self._awake(now), value)
         self._writer.count(partition, 1)
         in_flight = scope.in_flight.open
         if in_flight.sent >= IN_FLIGHT_SIZE:
@@ -103,6 +104,17 @@ class Emitter:
         if self.punctual and scope.is_ahead(scope.generator.watermark()):
             scope.in_flight.close(self._rounds)  # or the mark would wait for the acknowledgement of later records
         return in_flight
+
+    def sent(self, partition: int, event_time: int, now: int | None, value: bytes | None) -> None:
+        """Let the strategy take note of a record that the client has taken: of another, the watermark knows nothing."""
+        scope = self._scopes[0 if self._apart is None else partition]
+        awake = None if now is None else self._awake(now)
+        if is_late(event_time, scope.promised):
+            self.late += 1
+        if self._apart is not None:
+            scope.last_event = awake
+        if not self.punctual:
+            scope.generator.on_event(event_time, awake, value)
 
     @property
     def takes_many(self) -> bool:
@@ -160,7 +172,7 @@ class Emitter:
         return fenced
 
     def unsend(self, partition: int, in_flight: InFlight) -> None:
-        """Undo the last `send`: the client did not take the record (full queue, invalid argument)."""
+        """Undo the last `begin`: the client did not take the record (full queue, invalid argument)."""
         self._writer.count(partition, -1)
         in_flight.ack()
         if self._before is not None:  # a record that carries a watermark above itself may be sent again
@@ -192,7 +204,7 @@ class Emitter:
         return (group for scope in self._scopes for group in scope.in_flight)
 
     def oldest_arrival(self) -> int | None:
-        """Return when the oldest record in flight or failed was sent, by the clock of `send`; ``None``: none is."""
+        """Return when the oldest record in flight or failed was sent, by the clock of `begin`; ``None``: none is."""
         return min((one.since for one in self.groups() if one.holds and one.since is not None), default=None)
 
     @property
@@ -260,7 +272,7 @@ class Emitter:
             self.mark_idle()
 
     def pause(self, now: int, held: Held | None = None) -> None:
-        """Note that alignment makes the source wait: it sends nothing, but is not idle; ``now``: as in `send`."""
+        """Note that alignment makes the source wait: it sends nothing, but is not idle; ``now``: as in `begin`."""
         self.held = held
         if self._paused_since is None:
             self._paused_since = now
@@ -271,7 +283,7 @@ class Emitter:
         self._paused_for, self._paused_since, self.held = now - self._awake(now), None, None
 
     def _awake(self, now: int) -> int:
-        """Return the clock of `send` without the time in which alignment made the source wait: that is no silence."""
+        """Return the clock of `begin` without the time in which alignment made the source wait: that is no silence."""
         return (now if self._paused_since is None else self._paused_since) - self._paused_for
 
     def mark_idle(self) -> None:

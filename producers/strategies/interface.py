@@ -33,7 +33,10 @@ class Generator(ABC):
     """Whether to send a new watermark at once, not on the next interval."""
 
     def on_event(self, event_time: int, now: int | None = None, value: bytes | None = None) -> None:  # noqa: B027
-        """Take note of a record that is about to be sent, as it is written; ``now``: steady clock, milliseconds."""
+        """Take note of a record that the client has taken; ``now``: steady clock, milliseconds.
+
+        If the generator is ``punctual``: of one that is about to be sent, which is not sent if this raises an error.
+        """
 
     def on_tick(self, now: int, wall: int | None = None) -> None:  # noqa: B027  # only few look at the clocks
         """Take note of the steady clock and the wall clock (default: ``now``), milliseconds, before marks are sent."""

@@ -302,6 +302,18 @@ def test_before_1970_is_a_time_like_any_other(kafka, topic):
     assert ours.watermark == -86_400_000
 
 
+@pytest.mark.parametrize(
+    ("value", "error"), [({"at": 99}, TypeError), (b"x" * 2_000_000, KafkaException)], ids=["no bytes", "too large"]
+)
+def test_a_record_that_the_client_refuses_moves_no_watermark(kafka, topic, value, error):
+    with producer(kafka, topic()) as ours:
+        ours.produce(b"x", event_time=12)
+        with pytest.raises(error):
+            ours.produce(value, event_time=99)
+        ours.flush()
+        assert (ours.watermark, ours.metrics().records) == (12, 1)
+
+
 def test_a_queue_that_stays_full_is_an_error_and_counts_nothing(tmp_path, monkeypatch):
     from floodmark.producers import create_topics  # noqa: PLC0415  # next to its only use
 

@@ -114,10 +114,10 @@ class Source:
     def send(self, event_time: int, *, lost: bool) -> None:
         """Write a record; its acknowledgement is still to come.  ``lost``: Kafka never got it."""
         partition = self.chance.randrange(self.emitter.partitions)
-        in_flight = self.emitter.send(partition, event_time)
         if lost:
-            self.emitter.unsend(partition, in_flight)
+            self.emitter.unsend(partition, self.emitter.begin(partition, event_time, None, None))
             return
+        in_flight = self.emitter.send(partition, event_time)
         self._write(partition, Row(event_time).encode())
         self.unacknowledged.append((event_time, in_flight))
 

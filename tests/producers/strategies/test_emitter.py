@@ -8,6 +8,7 @@ from floodmark.producers import (
     ascending,
     bounded_out_of_orderness,
     explicit,
+    per_partition,
     percentile,
     punctuated,
     with_idleness,
@@ -15,6 +16,7 @@ from floodmark.producers import (
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.in_flight import IN_FLIGHT_SIZE
 from floodmark.producers.strategies.numbering import Identity
+from floodmark.producers.strategies.scopes import generators
 from floodmark.schemas import END_OF_TIME, Membership, Status, Tracker
 from floodmark.schemas.codec import encode_watermark
 from floodmark.schemas.counts import Mismatch, RecordCounts
@@ -91,11 +93,15 @@ def test_a_new_membership_speaks_in_the_next_marks():
     assert ours.marks(now=0)[0][1].membership == Membership(version=2, size=5)
 
 
-def test_a_record_never_handed_over_is_not_counted():
-    ours = emitter()
-    ours.unsend(0, ours.send(0, 12))
-    assert ours.marks(now=0)[0][1].records == 0
-    assert ours.watermark_hold is None
+@pytest.mark.parametrize("strategy", [ascending(), per_partition(ascending()), punctuated(lambda value: 99 if value else None)])
+def test_a_record_that_the_client_did_not_take_changes_nothing(strategy):
+    build, apart = generators(strategy)
+    ours = Emitter(Identity("a", 1), build(), 1, apart)
+    ours.send(0, 12).ack()
+    before = ours.watermark
+    ours.unsend(0, ours.begin(0, 99, None, b"99"))
+    mark = ours.marks(now=0)[0][1]
+    assert (mark.records, mark.watermark, ours.watermark_hold) == (1, before, None)
 
 
 def test_a_failed_record_that_is_sent_again_is_held_for_until_it_lands():
@@ -266,8 +272,7 @@ class EmitterMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.emitter.status is Status.ACTIVE)
     @rule(ahead=st.integers(0, 20))
     def send_in_vain(self, ahead):
-        in_flight = self.emitter.send(0, self.floor + ahead, self.steady)
-        self.emitter.unsend(0, in_flight)
+        self.emitter.unsend(0, self.emitter.begin(0, self.floor + ahead, self.steady, None))
 
     @precondition(lambda self: not self.emitter.ended)
     @rule(step=st.integers(0, 10))

@@ -153,11 +153,11 @@ class Pool(RuleBasedStateMachine):
         time, partition = (self.joined[one] or 0) + offset, partition % one.partitions
         late = self.promised is not None and time < self.promised
         assert (one.next_watermark(partition) is not None and time < one.next_watermark(partition)) >= late
+        if not taken:
+            one.unsend(partition, one.begin(partition, time, self.now, None))
+            return
         group = one.send(partition, time, self.now)
         self.late += late
-        if not taken:
-            one.unsend(partition, group)
-            return
         row = {"time": time, "is": "open", "since": self.now, "marked": False}
         self.logs[partition].append(row)
         self.reports.append((one, partition, row, group))
