@@ -119,6 +119,21 @@ def test_times_stay_at_or_above_the_watermark_and_a_replay_decides_the_same(poli
     assert replayed.watermark == decider.watermark
 
 
+def test_without_an_event_the_time_between_two_runs_counts():
+    """Or a partition that never gets an event would be behind by each pause, for ever."""
+    policy = TimePolicy(late=timedelta(milliseconds=50))
+    first, again = policy.build(), policy.build()
+    assert first.expect(1_000)
+    assert first.estimate(100) == 1_050
+    again.restore(first.snapshot())
+    assert again.watermark == 1_050
+    assert again.expect(9_000)
+    assert again.estimate(0) == 8_950
+    again.decide(9_000, 9_010)
+    first.restore(again.snapshot())
+    assert not first.expect(20_000)
+
+
 def test_the_estimate_is_last_arrival_and_elapsed_less_the_late_tolerance():
     decider = TimePolicy(late=5 * SECOND, out_of_order=0 * SECOND).build()
     assert decider.estimate(99_000) is None  # nothing has ever arrived
