@@ -34,6 +34,7 @@ class Cause(StrEnum):
     WAITS = "waits"
     OUTLIVED = "outlived"
     ALIGNED = "aligned"
+    BEFORE_INPUT = "before its input"
 
 
 class _Words(NamedTuple):
@@ -57,8 +58,8 @@ _WORDS: Final = {
     ),
     Cause.NO_EVENTS: _Words(
         "it sends marks but no records, and its watermark does not advance",
-        "check why {0} has no events (an injector's watermark follows the clock again, --late behind). If none are "
-        "expected, call mark_idle(), or use with_idleness() as its strategy",
+        "check why {0} has no events. The watermark of an injector follows the clock again by itself, --late behind, "
+        "and the time in which none ran. In other sources that expect none, call mark_idle(), or use with_idleness()",
         "job {0} reads input and writes nothing: read its log, and check how long its windows are",
     ),
     Cause.NO_PROMISE: _Words(
@@ -158,6 +159,11 @@ _WORDS: Final = {
         "alignment makes it wait for topic {older}, whose watermark is {newer}",
         "if that topic itself waits for {0}, raise the bound of the alignment of {0}",
     ),
+    Cause.BEFORE_INPUT: _Words(
+        "its watermark is ahead of the clock, and that of its input is not: an event with a time in the future was "
+        "read, and all rows until then are late",
+        "start job {0} over with a new checkpoint_location and a new output, and so the jobs that read its output",
+    ),
 }
 
 
@@ -168,7 +174,7 @@ def cause_of(history: History, verdict: Health | None, now: int) -> Cause | None
     if verdict is None:
         waits = history.is_active and history.watermark is None
         return Cause.NOTHING_PROMISED if waits else Cause.TOO_FEW_MARKS
-    if verdict is Health.STALL:
+    if verdict is Health.STALL or (verdict is Health.WARN and history.stands):
         return _of_a_stall(history)
     if verdict is Health.FENCED:
         return Cause.TWINS if history.lives(now) else Cause.ZOMBIE

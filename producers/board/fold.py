@@ -24,7 +24,7 @@ from floodmark.producers.board.model import (
     TopicView,
     deleted,
 )
-from floodmark.producers.board.source_history import Health, TopicMarks, severity
+from floodmark.producers.board.source_history import Health, TopicMarks, is_ahead, severity
 from floodmark.schemas.classify import Classified, Data, Mark
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.partition_state import Combined, PartitionState, least, lowest
@@ -285,7 +285,7 @@ def _topic(
         found = [_counted(row, marks, uncounted) for row in marked]
         found += _uncounted(name, marks, part, retired.get(part.number, []))
         found += [_unseen_row(one) for one in unseen if (one.topic, one.partition) == (name, part.number)]
-        rows = tuple(_placed(row, marks, topics, roots, views) for row in found)
+        rows = tuple(_placed(row, marks, topics, roots, views, now) for row in found)
         at, number = part.combine(), part.number
         state, begin = _state(at, rows), marks.begins.get(number)
         view = PartitionView(partition=number, state=state, watermark=at.watermark, sources=rows, begin=begin)
@@ -341,9 +341,14 @@ def _held_by(combined: Combined, rows: Collection[SourceView]) -> tuple[SourceVi
 
 
 def _placed(
-    row: SourceView, marks: TopicMarks, topics: _Topics, roots: Collection[str], views: Mapping[str, TopicView]
+    row: SourceView,
+    marks: TopicMarks,
+    topics: _Topics,
+    roots: Collection[str],
+    views: Mapping[str, TopicView],
+    now: int,
 ) -> SourceView:
-    """Compare a job with its inputs: it is not stuck if they are."""
+    """Compare a job with its inputs: it is not stuck if they are, and not right if it is ahead of them."""
     named = tuple(sorted(marks.inputs.get(row.source or "", ())))
     if not named:
         return row
@@ -356,6 +361,10 @@ def _placed(
     if row.cause is Cause.SILENT and (gone := deleted(found, offsets_read(published))):
         reason = reason_of(Cause.DELETED, f"{sum(gone.values()):,}", ", ".join(gone))
         return replace(row, lags=lags, inputs=named, cause=Cause.DELETED, reason=reason)
+    lowest = _minimum(named, topics)
+    if is_ahead(row.watermark, now) and lowest is not None and lowest != END_OF_TIME and not is_ahead(lowest, now):
+        reason = reason_of(Cause.BEFORE_INPUT)
+        return replace(row, lags=lags, inputs=named, verdict=Health.TIME, cause=Cause.BEFORE_INPUT, reason=reason)
     if row.verdict not in {Health.WARN, Health.STALL}:
         return replace(row, lags=lags, inputs=named)
     holders = [row for view in found for row in view.held_by if row.cause is not Cause.TWINS]  # twins hold no watermark

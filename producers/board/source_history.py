@@ -47,12 +47,12 @@ class Health(StrEnum):
     """The verdict on a source in a partition; ``None`` instead: its marks are too few to tell."""
 
     OK = "OK"  # the watermark advances or is not behind the clock, or the source is idle or ended
-    WARN = "WARN"  # the watermark advances, but its lag is over 5 s, grew over ten marks, and shrank at none
+    WARN = "WARN"  # its lag is over 5 s, grew over ten marks, and shrank at none; or an injector has no new events
     REWIND = "REWIND"  # the watermark is lower than before: rows between the two are late
     UNCOUNTED = "UNCOUNTED"  # more sources write to the topic than its membership counts
     STALL = "STALL"  # the watermark did not advance over ten marks, and for longer than it lately did
     STOP = "STOP"  # no mark came for longer than its last ten took, and for twice its longest recent pause
-    TIME = "TIME"  # the watermark is in 1970 (seconds taken for milliseconds), or an event moved it ahead of the clock
+    TIME = "TIME"  # it is in 1970 (seconds taken for milliseconds), or ahead of the clock by an event or of its input
     FENCED = "FENCED"  # readers ignore a process that still writes: another has a higher epoch or membership
 
 
@@ -228,6 +228,11 @@ class History:
         return len(counted) > 1 and counted[-1] > counted[0]
 
     @property
+    def stands(self) -> bool:
+        """Whether the watermark was the same over the last marks."""
+        return bool(self._points) and self._points[0].watermark == self._points[-1].watermark
+
+    @property
     def works_off(self) -> bool:
         """Whether the processing-time watermark advanced over the last marks."""
         known = [point.processing_time for point in self._points if point.processing_time is not None]
@@ -327,14 +332,16 @@ class History:
         return now - self.seen > max(span * (WINDOW - 1) // steps, 2 * max(self._pauses), least)
 
     def _movement(self) -> Health | None:
-        first, last = self._points[0], self._points[-1]
-        if first.watermark != last.watermark:
+        last = self._points[-1]
+        if not self.stands:
             lags = self._lags()
             slower = self.is_whole and lags[-1] > max(lags[0], _SLOW)
             return Health.WARN if slower and all(b >= a for a, b in pairwise(lags)) else Health.OK
         stands = last.log_time - self._moved
         if self.is_whole and stands > max(*self._pauses, *self._stood):
-            return Health.STALL
+            is_source = self.mark is not None and self.mark.holder is None
+            waits = is_source and self.works_off and not self.brings_records  # as an injector that has read all
+            return Health.WARN if waits else Health.STALL
         return Health.OK if self._rose else None
 
 

@@ -285,6 +285,11 @@ FAULTS = {
         (1, "web", Cause.FUTURE),
         ("ahead of the clock",),
     ),
+    "a job has read an event with a time in the future, and its input is right again": (
+        [Writer(), Writer("counts", lambda _second: BEGIN + HOUR, topic="counts", reads="clicks")],
+        (1, "counts", Cause.BEFORE_INPUT),
+        ("rows until then are late", "start job counts over"),
+    ),
     "a job is dead": (
         [Writer(), Writer("counts", behind(9), range(30), topic="counts", reads="clicks")],
         (1, "counts", Cause.SILENT),
@@ -510,6 +515,12 @@ def test_all_that_fails_is_named_with_its_partitions():
     _, why = asked(*silent, Writer("tv", partitions=3, fields={"size": 4}))
     step = why.steps[0]
     assert (step.held_by.source, step.partitions, step.others) == ("web-2", 3, ("phone", "web-1"))
+
+
+def test_an_injector_without_new_events_is_no_failure():
+    _, why = asked(Writer(promise=until(20, behind(5)), writes=lambda second: second < 20, waits_since=END))
+    assert (why.exit_status, why.cause.verdict, why.cause.cause) == (0, Health.WARN, Cause.NO_EVENTS)
+    assert "follows the clock again" in why.advice
 
 
 def test_a_fault_does_not_hide_what_holds_the_topic():
