@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -153,10 +154,13 @@ class Job:
         return self._handler.ended
 
     @property
-    def counts(self) -> dict[str, int]:
-        """Totals since the checkpoint was created: records, marks, late, unreadable, replayed, fenced, ..."""
+    def counts(self) -> Counter[str]:
+        """Totals since the checkpoint was created: records, marks, late, unreadable, replayed, fenced, ...
+
+        Other names have the total 0.
+        """
         with self._handler.progress_lock:
-            return dict.fromkeys(COUNTED, 0) | self._progress.counts
+            return Counter(dict.fromkeys(COUNTED, 0) | self._progress.counts)
 
     def metrics(self) -> Metrics:
         """Return the metrics of this job since its checkpoint was created."""

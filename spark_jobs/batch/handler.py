@@ -296,22 +296,22 @@ class BatchHandler:
 
         # 2. Its marks are applied.  Nothing is durable yet.
         observed = ObservedBatch.of(spark, engine, self.specs)
-        with self.progress_lock:
+        with self.progress_lock:  # until all is counted, or a reader would see a part
             counts, discrepancies = update_progress(job, progress, observed, self._compacted)
-        if ahead is not None and not progress.is_at_least(ahead.watermark):
-            withdraw_stored(self._snapshots, batch_id - 1, self._settings.windows_close)
-            raise LookaheadError(job=job, watermark=ahead.watermark, found=progress.watermark)
-        results = engine.results(batch_watermark, progress.next_watermark)
-        # If windows are the only state, Spark's own watermark stays at the last window end, below the marks.
-        judged_by_spark = not (results.passes_late or self._settings.rules.only_windows)
-        late_watermark = engine.late_watermark(last_batch_watermark) if judged_by_spark else watermark_before
-        counts["late"], late_rows = count_late_rows(
-            job, spark, observed, self._settings.derived.of_rows(late_watermark)
-        )
-        self._check(batch_id, observed, passes_late=results.passes_late, watermark=watermark_before)
-        with self.progress_lock:
-            output = progress.finish_batch(self._settings.output(results.complete), counts)
-        require_usable(job, progress, self.specs)
+            if ahead is not None and not progress.is_at_least(ahead.watermark):
+                withdraw_stored(self._snapshots, batch_id - 1, self._settings.windows_close)
+                raise LookaheadError(job=job, watermark=ahead.watermark, found=progress.watermark)
+            results = engine.results(batch_watermark, progress.next_watermark)
+            # If windows are the only state, Spark's own watermark stays at the last window end, below the marks.
+            judged_by_spark = not (results.passes_late or self._settings.rules.only_windows)
+            late_watermark = engine.late_watermark(last_batch_watermark) if judged_by_spark else watermark_before
+            counts["late"], late_rows = count_late_rows(
+                job, spark, observed, self._settings.derived.of_rows(late_watermark)
+            )
+            self._check(batch_id, observed, passes_late=results.passes_late, watermark=watermark_before)
+            # Results that no row can have contributed to are not complete: a corrected job may give others.
+            usable = require_usable(job, progress, self.specs)
+            output = progress.finish_batch(self._settings.output(results.complete) if usable else None, counts)
 
         # 3. Its snapshot is stored, if no topic was created again since the batches before have read it.
         self._check_topics()

@@ -118,12 +118,18 @@ def _warn_of_unit(job: str, progress: Progress, observed: ObservedBatch, marks: 
                 )
 
 
-def require_usable(job: str, progress: Progress, specs: Sequence[SourceSpec]) -> None:
-    """Raise an error if no record of a source could be used and the input has ended; before its end, log it."""
+def require_usable(job: str, progress: Progress, specs: Sequence[SourceSpec]) -> bool:
+    """Tell whether each source with records has had a usable one; raise an error if one has not, and all have ended.
+
+    Before their end, log it.
+    """
+    usable = True
     for spec in specs:
         error = progress.nothing_usable(spec.topics)
         if error is not None:
             if progress.next_watermark == END_OF_TIME:
                 raise error
+            usable = False
             if progress.doublings.has_doubled(error.topic, error.count):
-                _log.error("job %s, so far: %s", job, error)
+                _log.error("job %s, so far: %s. Until one has, the output has no watermark", job, error)
+    return usable

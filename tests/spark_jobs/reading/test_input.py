@@ -142,6 +142,24 @@ def test_an_input_without_one_usable_row_is_an_error_with_its_cause(source, rows
     job.stop()
 
 
+def test_results_are_not_complete_before_a_row_is_usable(source, rows, checkpoint):
+    """Or a job with the right unit, which continues where these results end, would leave out what it can read."""
+    batches = []
+
+    def run(mark):
+        source.mark(mark)
+        job, _ = keep(windows(rows()), checkpoint, on_batch=batches.append)
+        job.processAllAvailable(LIMIT)
+        job.stop()
+
+    source.raw({"k": "k", "at": 1_700_000_000_000})  # milliseconds, read as seconds
+    run(BASE)
+    assert (batches[-1].watermark, {batch.output for batch in batches}) == (BASE, {None})
+    source.send(BASE + 1)
+    run(BASE + 60_000)
+    assert BASE <= batches[-1].output <= BASE + 60_000
+
+
 def test_an_input_without_any_row_is_a_success(source, rows, checkpoint):
     source.end()
     job, kept = keep(windows(rows()), checkpoint)
