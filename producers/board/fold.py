@@ -353,29 +353,30 @@ def _placed(
     if not named:
         return row
     lags = replace(row.lags, local=_ahead(named, topics, row.watermark), root=_ahead(roots, topics, row.watermark))
+    row = replace(row, lags=lags, inputs=named)
+    lowest, wrong = _minimum(named, topics), None
     if row.state is State.ENDED and any(name in views and views[name].state in _GOES_ON for name in named):
-        reason = reason_of(Cause.OUTLIVED)
-        return replace(row, lags=lags, inputs=named, verdict=Health.STOP, cause=Cause.OUTLIVED, reason=reason)
+        wrong = Cause.OUTLIVED, Health.STOP
+    elif is_ahead(row.watermark, now) and lowest not in {None, END_OF_TIME} and not is_ahead(lowest, now):
+        wrong = Cause.BEFORE_INPUT, Health.TIME
+    if wrong is not None:
+        return replace(row, cause=wrong[0], verdict=wrong[1], reason=reason_of(wrong[0]))
     found = [views[name] for name in named if name in views]
     published = marks.published.get(row.source or "")
     if row.cause is Cause.SILENT and (gone := deleted(found, offsets_read(published))):
         reason = reason_of(Cause.DELETED, f"{sum(gone.values()):,}", ", ".join(gone))
-        return replace(row, lags=lags, inputs=named, cause=Cause.DELETED, reason=reason)
-    lowest = _minimum(named, topics)
-    if is_ahead(row.watermark, now) and lowest is not None and lowest != END_OF_TIME and not is_ahead(lowest, now):
-        reason = reason_of(Cause.BEFORE_INPUT)
-        return replace(row, lags=lags, inputs=named, verdict=Health.TIME, cause=Cause.BEFORE_INPUT, reason=reason)
+        return replace(row, cause=Cause.DELETED, reason=reason)
     if row.verdict not in {Health.WARN, Health.STALL}:
-        return replace(row, lags=lags, inputs=named)
+        return row
     holders = [row for view in found for row in view.held_by if row.cause is not Cause.TWINS]  # twins hold no watermark
     worst = max((row.verdict for row in holders), key=severity, default=Health.OK)
     stand = any(view.watermark is None and view.state is not State.ENDED for view in found)
     stand = stand or any(row.cause is Cause.UNSEEN for row in holders)
     excused = stand or severity(worst) >= severity(row.verdict) or (row.verdict is Health.STALL and lags.local == 0)
     if not excused and len(found) == len(named):
-        return replace(row, lags=lags, inputs=named)
+        return row
     verdict = Health.OK if excused else row.verdict  # an unread input is no excuse, and may be the cause
-    return replace(row, lags=lags, inputs=named, verdict=verdict, cause=Cause.WAITS, reason=reason_of(Cause.WAITS))
+    return replace(row, verdict=verdict, cause=Cause.WAITS, reason=reason_of(Cause.WAITS))
 
 
 def _counted(row: SourceView, marks: TopicMarks, uncounted: Collection[str]) -> SourceView:

@@ -64,14 +64,15 @@ class WatermarkedConsumer(Closing):
             ids=self._reader.ids,
         )
         self._unfinished: list[Classified] = []
-        warn_of_compaction(config, topics)
+        self._reader.uncounted = warn_of_compaction(config, topics)
 
     @property
     def counts(self) -> Counter[str]:
         """Return the counts; a record that is read again after a restart is not counted again.
 
         ``data``; ``late``: behind the watermark when read; ``missed``: those of them that `rows` or `windows` cannot
-        return; ``timeless``: without a readable event time; ``unreadable`` (marks).
+        return; ``timeless``: without a readable event time; ``unreadable`` (marks); ``lost``: counted in marks, but not
+        in the topic before them.
         """
         return self._reader.counts
 

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Generic, TypeVar
 
-from floodmark.schemas.classify import Classified, Data, Partition, Place, Unreadable
+from floodmark.schemas.classify import Classified, Data, Mark, Partition, Place, Unreadable
 from floodmark.schemas.completeness.position import Position, ReaderState, resume
+from floodmark.schemas.counts import Mismatch, RecordCounts
 from floodmark.schemas.errors import (
     ChangedEventTimeError,
     CorruptRecordError,
@@ -164,9 +165,10 @@ class Reader:
         """Below these offsets, the tracker has the marks, and the records are counted."""
         self.ids: Final = resumed.ids
         self.counts: Counter[str] = Counter()
+        self.uncounted: Collection[str] = ()  # topics of which Kafka may have deleted any record
         self._event_time = event_time
         self._done, self._last = resumed.done, resumed.last
-        self._times = resumed.times
+        self._times, self._record_counts = resumed.times, resumed.record_counts
         self._rereading = {place: read for place, read in resumed.read.items() if resumed.begin[place] < read}
         """By partition that is not yet read again: the offset up to which it was read before."""
         self._next = dict(resumed.begin)  # by partition: the offset after the last record taken
@@ -187,6 +189,8 @@ class Reader:
 
     def begin_at(self, begins: Mapping[Partition, int]) -> None:
         """Note where partitions begin, so that a position has also those of which nothing was read."""
+        if begins:
+            self._record_counts = RecordCounts({place for place, begin in begins.items() if begin})
         for place, begin in begins.items():
             self._reach(place, begin, begin)
 
@@ -215,6 +219,8 @@ class Reader:
             said = self._take_data(record, again=again)
         else:
             self.tracker.advance(to_end=lambda: False)
+            if isinstance(record, Mark) and not again and record.topic not in self.uncounted:
+                said = self._count_lost(record)
         if isinstance(record, Unreadable) and not again:
             self.counts["unreadable"] += 1
             said = f"{record.place}: {record.reason}"
@@ -260,6 +266,7 @@ class Reader:
             self._require_same(record, time)
         else:
             self.counts["data"] += 1
+            self._record_counts.on_rows(record.topic, record.partition, 1)
             self.counts["late"] += time is not None and is_late(time, self.tracker.watermark)
             if time is not None:
                 self._judged[record.topic] = None
@@ -274,6 +281,13 @@ class Reader:
         elif time is not None:
             self.counts["missed"] += 1
         return said
+
+    def _count_lost(self, mark: Mark) -> str | None:
+        """Count the rows that a mark counts and that were not in the topic before it."""
+        place = {"topic": mark.topic, "partition": mark.partition, "offset": mark.offset}
+        found = [one for one in self._record_counts.on_mark(mark.record, **place) if one.kind is Mismatch.LOST]
+        self.counts["lost"] += sum(one.records for one in found)
+        return "; ".join(map(str, found)) or None
 
     def _require_same(self, record: Data, time: int | None) -> None:
         """Refuse an ``event_time`` that does not give the oldest waiting row the time that it had."""
@@ -391,7 +405,8 @@ class Reader:
 
     def _state(self, places: dict[Partition, tuple[int, int, int | None]]) -> ReaderState:
         judged = {topic: None if said is None else list(said) for topic, said in self._judged.items()}
-        return ReaderState(self.tracker.snapshot(), places, judged, self.ids, self._polled)
+        counts = self._record_counts.snapshot()
+        return ReaderState(self.tracker.snapshot(), places, judged, self.ids, self._polled, counts)
 
     def _places(self) -> dict[Partition, tuple[int, int, int | None]]:
         """Return the `ReaderState.places`."""

@@ -11,6 +11,7 @@ from types import NoneType
 from typing import Any, Final
 
 from floodmark.schemas.classify import Partition, Place
+from floodmark.schemas.counts import RecordCounts
 from floodmark.schemas.errors import CorruptSnapshotError, RecreatedTopicError, UsageError
 from floodmark.schemas.stored_format import require_format, restoring
 from floodmark.schemas.tracker import Tracker
@@ -86,6 +87,7 @@ class ReaderState:
     ids: TopicIds
     polled: bool = False
     """Whether the caller reads records as they arrive: rows and windows from here on would lack those before."""
+    record_counts: Mapping[str, Any] | None = None  # a snapshot of `RecordCounts`; ``None``: records are not counted
 
     def at(self, done: int | None, last: Place | None = None) -> Position:
         """Return the position after all rows below ``done``, and those at ``done`` up to ``last``, are handed out."""
@@ -100,6 +102,7 @@ class ReaderState:
                 "untimed": self.judged,
                 "polled": self.polled,
                 "topic_ids": self.ids,
+                "record_counts": self.record_counts,
             }
             return json.dumps(state)
 
@@ -121,6 +124,7 @@ class Resumed:
     judged: dict[str, list[Any] | None] = field(default_factory=dict)
     polled: bool = False
     ids: TopicIds = field(default_factory=TopicIds)
+    record_counts: RecordCounts = field(default_factory=RecordCounts)
 
 
 def topic_names(topics: Collection[str]) -> Collection[str]:
@@ -144,17 +148,19 @@ def resume(position: Position | None, topics: Collection[str]) -> Resumed:
     with restoring(_WHERE, _ADVICE):
         state = json.loads(position.text)
         require_format(state, FORMAT)
-        last = state["last_handed_out"]
+        last, counted = state["last_handed_out"], state.get("record_counts")
+        read = {(topic, partition): end for topic, partition, _, end, _ in state["partitions"]}
         resumed = Resumed(
             Tracker.restore(state["tracker"]),
             begin={(topic, partition): begin for topic, partition, begin, _, _ in state["partitions"]},
-            read={(topic, partition): read for topic, partition, _, read, _ in state["partitions"]},
+            read=read,
             times={(topic, partition): at for topic, partition, _, _, at in state["partitions"] if at is not None},
             done=state["handed_out_below"],
             last=None if last is None else Place(*last),
             judged=state["untimed"],
             polled=state["polled"],
             ids=TopicIds(state["topic_ids"]),
+            record_counts=RecordCounts(read) if counted is None else RecordCounts.restore(counted),
         )
     if resumed.tracker.topics != frozenset(topics):
         found, expected = (", ".join(sorted(names)) for names in (resumed.tracker.topics, topics))
