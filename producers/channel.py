@@ -237,6 +237,7 @@ def check_settings(config: Config, source: object, membership: object, on_late: 
       ...
     floodmark.schemas.errors.UsageError: the source is '', expected a name, as source='web-1'
     """
+    UsageError.unless_type("config", config, Mapping, "{'bootstrap.servers': 'localhost:9092'}")
     if not isinstance(source, str) or not source:
         raise UsageError(reason=f"the source is {source!r}, expected a name, as source='web-1'")
     reason = ""

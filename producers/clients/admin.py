@@ -113,6 +113,7 @@ def shared(config: Config) -> dict[str, Any]:
 
 def admin_client(config: Config) -> AdminClient:
     """Return a client for requests that creates no topic unless it is told to."""
+    UsageError.unless_type("config", config, Mapping, "{'bootstrap.servers': 'localhost:9092'}")
     return AdminClient({**config, **EXISTING_TOPICS}, logger=QUIET)
 
 
