@@ -9,7 +9,14 @@ from typing import Final
 from weakref import WeakSet
 
 from confluent_kafka import KafkaException, Producer
-from floodmark.producers.clients.admin import TIMEOUT, Config, overwrites_timestamps, partition_count, shared
+from floodmark.producers.clients.admin import (
+    TIMEOUT,
+    Config,
+    overwrites_timestamps,
+    partition_count,
+    require_settings,
+    shared,
+)
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.consumers import EXISTING_TOPICS, client_log
 from floodmark.producers.other_runs import Predecessors, Successors, last_marks
@@ -237,7 +244,7 @@ def check_settings(config: Config, source: object, membership: object, on_late: 
       ...
     floodmark.schemas.errors.UsageError: the source is '', expected a name, as source='web-1'
     """
-    UsageError.unless_type("config", config, Mapping, "{'bootstrap.servers': 'localhost:9092'}")
+    require_settings(config)
     if not isinstance(source, str) or not source:
         raise UsageError(reason=f"the source is {source!r}, expected a name, as source='web-1'")
     reason = ""

@@ -102,18 +102,24 @@ _SHARED: Final = (
 """Prefixes of the settings that producers and consumers share."""
 
 
+def require_settings(config: Config) -> None:
+    """Refuse an address in place of settings with UsageError."""
+    UsageError.unless_type("config", config, Mapping, "{'bootstrap.servers': 'localhost:9092'}")
+
+
 def shared(config: Config) -> dict[str, Any]:
     """Return the settings of a producer that a consumer knows, too.
 
     >>> shared({"bootstrap.servers": "localhost:9092", "linger.ms": 5})
     {'bootstrap.servers': 'localhost:9092'}
     """
+    require_settings(config)
     return {name: value for name, value in config.items() if name.startswith(_SHARED)}
 
 
 def admin_client(config: Config) -> AdminClient:
     """Return a client for requests that creates no topic unless it is told to."""
-    UsageError.unless_type("config", config, Mapping, "{'bootstrap.servers': 'localhost:9092'}")
+    require_settings(config)
     return AdminClient({**config, **EXISTING_TOPICS}, logger=QUIET)
 
 

@@ -93,7 +93,9 @@ def test_a_new_membership_speaks_in_the_next_marks():
     assert ours.marks(now=0)[0][1].membership == Membership(version=2, size=5)
 
 
-@pytest.mark.parametrize("strategy", [ascending(), per_partition(ascending()), punctuated(lambda value: 99 if value else None)])
+@pytest.mark.parametrize(
+    "strategy", [ascending(), per_partition(ascending()), punctuated(lambda value: 99 if value else None)]
+)
 def test_a_record_that_the_client_did_not_take_changes_nothing(strategy):
     build, apart = generators(strategy)
     ours = Emitter(Identity("a", 1), build(), 1, apart)
