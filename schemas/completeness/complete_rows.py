@@ -284,8 +284,10 @@ class Reader:
 
     def _count_lost(self, mark: Mark) -> str | None:
         """Count the rows that a mark counts and that were not in the topic before it."""
-        place = {"topic": mark.topic, "partition": mark.partition, "offset": mark.offset}
-        found = [one for one in self._record_counts.on_mark(mark.record, **place) if one.kind is Mismatch.LOST]
+        differ = self._record_counts.on_mark(
+            mark.record, topic=mark.topic, partition=mark.partition, offset=mark.offset
+        )
+        found = [one for one in differ if one.kind is Mismatch.LOST]
         self.counts["lost"] += sum(one.records for one in found)
         return "; ".join(map(str, found)) or None
 
