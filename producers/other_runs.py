@@ -28,7 +28,7 @@ class Predecessors:
     (8, 90, 5, Membership(version=1, size=1))
     >>> print(before.advice(Membership(version=1, size=3), wall=90))
     it counts 3 sources, and the topic has marks of the same membership version that count 1; readers wait for the \
-larger number: give all sources membership=Membership(version=2, size=3)
+larger number: give all sources membership=Membership(version=2, size=...) with the number that write now
     >>> print(before.advice(Membership(version=0, size=1), wall=90))
     the topic has marks of membership version 1, so readers ignore the marks of this source, whose version is 0: give \
 all sources membership=Membership(version=2, size=2)
@@ -72,8 +72,8 @@ all sources membership=Membership(version=2, size=2)
         if last.version == membership.version and last.size != membership.size:
             return (
                 f"it counts {membership.size} sources, and the topic has marks of the same membership version that "
-                f"count {last.size}; readers wait for the larger number: give all sources "
-                f"membership={Membership(last.version + 1, size)}"
+                f"count {last.size}; readers wait for the larger number: give all sources membership=Membership("
+                f"version={last.version + 1}, size=...) with the number that write now"
             )
         same = [mark.source for mark in lately if mark.membership.version == membership.version]
         if len(same) >= membership.size:

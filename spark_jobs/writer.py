@@ -385,7 +385,8 @@ def _require_topics(job: str, output: str | None, specs: list[SourceSpec], confi
     for topic in sorted({spec.late_topic for spec in specs if spec.late_topic is not None}):
         if output is None:
             reason = (
-                f"late=route({topic!r}) needs topic=: late rows go to their topic in the transaction of their batch"
+                f"late=route({topic!r}) needs topic=: late rows go to their topic in the transaction of their batch "
+                "(for preview, read with late='drop')"
             )
             raise UsageError(reason=reason)
         if topic in taken:

@@ -58,8 +58,8 @@ _WORDS: Final = {
     ),
     Cause.NO_EVENTS: _Words(
         "it sends marks but no records, and its watermark does not advance",
-        "check why {0} has no events. The watermark of an injector follows the clock again by itself, --late behind, "
-        "and the time in which none ran. In other sources that expect none, call mark_idle(), or use with_idleness()",
+        "check why {0} has no events. An injector's watermark follows the clock again by itself, behind by --late and "
+        "its pauses. In other sources that expect no events, call mark_idle(), or use with_idleness() as the strategy",
         "job {0} reads input and writes nothing: read its log, and check how long its windows are",
     ),
     Cause.NO_PROMISE: _Words(
@@ -162,7 +162,8 @@ _WORDS: Final = {
     Cause.BEFORE_INPUT: _Words(
         "its watermark is ahead of the clock, and that of its input is not: an event with a time in the future was "
         "read, and all rows until then are late",
-        "start job {0} over with a new checkpoint_location and a new output, and so the jobs that read its output",
+        "start job {0} over with a new checkpoint_location, a new output and a Start(output_at=) that leaves this event "
+        "out, and so the jobs that read its output",
     ),
 }
 

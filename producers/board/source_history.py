@@ -34,6 +34,8 @@ _LEARNED: Final = 50  # pauses to remember
 
 _BEGINNING: Final = 2_000  # milliseconds of silence to allow a source with few marks: two default intervals
 
+_RESTART: Final = 60_000  # milliseconds of silence to allow after the first mark of a restart
+
 _SLOW: Final = 5_000  # milliseconds of lag that may come and go, as at a start
 
 _AHEAD: Final = 300_000  # milliseconds that a watermark may be ahead of the clock: clocks of machines differ
@@ -239,11 +241,20 @@ class History:
         return len(known) > 1 and known[-1] > known[0]
 
     @property
+    def _tells_its_work(self) -> bool:
+        """Whether the last mark is of no job, and says what the source has read, or what is not acknowledged."""
+        mark = self.mark
+        return mark is not None and mark.holder is None and mark.processing_time_watermark is not None
+
+    @property
     def awaits_acknowledgement(self) -> bool:
         """Whether the oldest unacknowledged record of the source was the same over the last marks."""
-        mark = self.mark
-        is_source = mark is not None and mark.holder is None and mark.processing_time_watermark is not None
-        return is_source and not self.works_off
+        return self._tells_its_work and not self.works_off
+
+    @property
+    def _has_read_all(self) -> bool:
+        """Whether an injector has read all of its input, and its watermark is going to follow the clock."""
+        return self._tells_its_work and self.works_off and not self.brings_records
 
     @property
     def waits_for(self) -> Holder | None:
@@ -325,8 +336,9 @@ class History:
 
     def _is_silent(self, now: int) -> bool:
         steps = len(self._points) - 1
-        if steps < 1:
-            return False
+        if steps < 1:  # a restart may have died at once: only its earlier runs tell how often it sends marks
+            usual = max(self._pauses)
+            return bool(usual) and now - self.seen > max(2 * usual, _RESTART)
         span = self._points[-1].log_time - self._points[0].log_time
         least = 0 if self.is_whole else _BEGINNING
         return now - self.seen > max(span * (WINDOW - 1) // steps, 2 * max(self._pauses), least)
@@ -339,9 +351,7 @@ class History:
             return Health.WARN if slower and all(b >= a for a, b in pairwise(lags)) else Health.OK
         stands = last.log_time - self._moved
         if self.is_whole and stands > max(*self._pauses, *self._stood):
-            is_source = self.mark is not None and self.mark.holder is None
-            waits = is_source and self.works_off and not self.brings_records  # as an injector that has read all
-            return Health.WARN if waits else Health.STALL
+            return Health.WARN if self._has_read_all else Health.STALL
         return Health.OK if self._rose else None
 
 

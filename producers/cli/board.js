@@ -197,12 +197,12 @@ function chart(svg, value, label, clock) {
     const text = ago ? "-" + span(ago).replace(".0", "") : "now";
     svg.append(drawn("text", { x: x(view.now - ago), y: height - 6, "text-anchor": "middle" }, text));
   }
+  const names = [];
   if (clock && view.now < high) {
     const from = Math.max(first, low), until = Math.min(view.now, high);
     svg.append(drawn("path", { class: "clock", d: `M${x(from)},${y(from)}L${x(until)},${y(until)}` }));
-    svg.append(drawn("text", { x: x(until) + 6, y: y(until) + 4 }, "clock"));
+    names.push({ topic: "clock", at: y(until) });
   }
-  const names = [];
   shown.forEach(([topic, points, color], number) => {
     if (!points.length) return;
     const apart = shown.length > COLORS ? 0 : 2.5 * (number - (shown.length - 1) / 2);
@@ -216,7 +216,8 @@ function chart(svg, value, label, clock) {
   const over = Math.max(0, (names.at(-1)?.at ?? 0) - (height - bottom));
   for (const { topic, color, at } of names) {
     const text = topic.length > 16 ? topic.slice(0, 15) + "\u2026" : topic;
-    svg.append(drawn("text", { class: `s${color}`, x: width - right + 6, y: at - over + 4 }, text));
+    const kind = color === undefined ? "" : `s${color}`;  // the clock has no color
+    svg.append(drawn("text", { class: kind, x: width - right + 6, y: at - over + 4 }, text));
   }
 }
 

@@ -122,7 +122,8 @@ class Transaction:
         if cause.code() in _FENCED:
             reason = "another instance with the same name writes to it, or this one was paused for so long that Kafka"
             reason = f"{reason} has aborted its transaction"
-            advice = "if another one runs, stop it or give it another name (job=, of a job); else start again"
+            rename = " or give it another name (job=)" if self._kind == "job" else ""
+            advice = f"if another one runs, stop it{rename}; else start again"
             raise FencedError(writer=self._name, topic=self._topic, reason=reason, advice=advice) from error
         if self._refused is not None and cause.code() in _REFUSED:
             raise self._refused(cause.str()) from error

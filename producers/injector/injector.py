@@ -28,7 +28,7 @@ from floodmark.producers.other_runs import Predecessors, last_marks
 from floodmark.producers.readers.alignment import Alignment, AlignmentReader, require_topic
 from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.schemas.classify import Place, mark_record
-from floodmark.schemas.errors import InjectorError
+from floodmark.schemas.errors import BrokerUnavailableError, InjectorError
 from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.records import Membership, Status, membership_of
 from floodmark.schemas.timestamps import milliseconds
@@ -60,7 +60,7 @@ class Injector(Closing):
         InjectorError: if the target topic has fewer partitions than the input, replaces timestamps that are event
             times, has lost the injector's state, or cannot be reset.
         CorruptSnapshotError: if the target has a state that cannot be read.
-        RecreatedTopicError: if the input was deleted and created again since it was read.
+        RecreatedTopicError: if the input or the target was deleted and created again since it was used.
     """
 
     def __init__(  # each is a decision of the user, most have defaults
@@ -115,7 +115,8 @@ class Injector(Closing):
             _log.warning("%s: Kafka has deleted up to %s: the output begins behind them", name, places)
         epoch = max(deleted + 1, self._partitions.epoch + 1, clock.wall())
         self._writer = MarkWriter(Identity(injection.source, epoch, membership), partitions)
-        self._watch = admin.TopicWatch(self._config, [injection.source_topic], self._partitions.ids, name)
+        topics = [injection.source_topic, injection.target_topic]
+        self._watch = admin.TopicWatch(self._config, topics, self._partitions.ids, name)
         nexts = {number: one.next for number, one in self._partitions.used.items()}
         self._input = InputTopic(injection, config, nexts, self._watch)
         self._alignment: AlignmentReader | None = None
@@ -170,7 +171,7 @@ class Injector(Closing):
 
         Raises:
             InjectorError: if it cannot continue; with ``until_end`` also if no record of the input has an event time.
-            RecreatedTopicError, UnknownTopicError: if the input was created again, or is missing.
+            RecreatedTopicError, UnknownTopicError: if the input or the target was created again, or is missing.
             FencedError, BrokerUnavailableError: if Kafka does not commit.
         """
         ends = admin.end_offsets(self._config, self.injection.source_topic) if until_end else {}
@@ -288,7 +289,7 @@ class Injector(Closing):
         if self._batch_unfinished:
             reason, advice = "it was interrupted amid a batch", "close it and start again: nothing is lost"
             raise InjectorError(source=self.injection.source, reason=reason, advice=advice)
-        self._watch.check()  # all that is committed comes from the same topic
+        self._watch.check()  # all that is committed comes from the same topic, and goes to the same
         self._out.begin()
         self._partitions.estimate(self._input.ends)
         self._partitions.follow_slowest()
@@ -296,7 +297,11 @@ class Injector(Closing):
         for number, partition in self._partitions.items():
             if partition.due:
                 self._mark(number, partition)
-        self._out.commit()
+        try:
+            self._out.commit()
+        except BrokerUnavailableError:
+            self._watch.require_same()  # the target may be missing
+            raise
         self._committed_until = read_until
         self.counts["transactions"] += 1
         self._next_commit = self._clock.steady() + milliseconds(self.injection.interval)

@@ -21,7 +21,7 @@ from floodmark.producers.clients.consumers import reading_consumer
 from floodmark.producers.event_times.injection import STATE_HEADER, InjectorState
 from floodmark.producers.readers.replay import REACHES, BackwardReader
 from floodmark.schemas.classify import Mark, Partition, mark_header
-from floodmark.schemas.errors import UsageError
+from floodmark.schemas.errors import DeletedRecordsError, UsageError
 from floodmark.schemas.records import READ_HEADER, Status, processing_time_of
 
 
@@ -67,6 +67,7 @@ class InputBacklog:
         found = []
         for topic in self._topics:
             bounds = {place: bound for place, bound in self._bounds.items() if place[0] == topic}
+            self._require_same(topic, read)
             grown = [(sum(high - at[place] for place, (_, high) in bounds.items()), window) for window, at in before]
             rate = max((count * 1_000 / window for count, window in grown), default=0.0)
             unread = tuple(max(0, high - max(low, read.get(place, low))) for place, (low, high) in bounds.items())
@@ -74,6 +75,14 @@ class InputBacklog:
             unknown = [low for place, (low, high) in bounds.items() if high and place not in read]
             found.append(TopicGap(topic, unread, rate, deleted, len(unknown), any(unknown)))
         return tuple(found)
+
+    def _require_same(self, topic: str, read: Mapping[Partition, int]) -> None:
+        """Raise DeletedRecordsError if a topic ends before what was read of it, since it was created again."""
+        if all(read.get(place, 0) <= high for place, (_, high) in self._bounds.items() if place[0] == topic):
+            return
+        for place, (low, high) in offset_bounds(self._config, topic).items():  # it may have grown since
+            if (at := read.get(place, 0)) > high:
+                raise DeletedRecordsError(topic=topic, partition=place[1], position=at, earliest=low, end=high)
 
 
 def progress_of(config: Config, topic: str, inputs: Collection[str]) -> JobProgress:

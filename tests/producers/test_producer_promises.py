@@ -411,7 +411,7 @@ def test_a_plain_number_of_sources_is_version_1_and_a_change_says_what_to_write(
         assert target not in caplog.text
         producer(kafka, target, source="c", membership=3)
         assert "it counts 3 sources, and the topic has marks of the same membership version that count 2" in caplog.text
-        assert "readers wait for the larger number: give all sources membership=Membership(version=2, size=3)" in (
+        assert "readers wait for the larger number: give all sources membership=Membership(version=2, size=...)" in (
             caplog.text
         )
         with pytest.raises(UsageError, match=r"expected a higher version, as Membership\(version=2, size=3\)"):

@@ -84,7 +84,7 @@ class Writer:
                 status=self.status(second),
                 records=records,
                 partitions=self.partitions,
-                **self.fields,
+                **{"emitted_at": BEGIN + second * SECOND, **self.fields},
             )
             holder = None if self.reads is None else Holder(self.reads, 0, "web")
             worked = None if self.waits_since is None else BEGIN + min(second, self.waits_since) * SECOND
@@ -554,3 +554,12 @@ def test_a_restart_is_not_advised_where_kafka_has_deleted_what_a_job_has_not_rea
     assert ("a restart of job counts fails" in why.advice) == (cause is Cause.DELETED)
     if cause is Cause.DELETED:
         assert "Kafka has deleted 2 records of clicks that it has not read" in why.cause.reason
+
+
+def test_a_restart_that_died_at_once_is_silent_by_what_its_earlier_run_did():
+    job = {"topic": "counts", "reads": "clicks"}
+    runs = [Writer("counts", behind(9), range(0, 20, 2), **job), Writer("counts", behind(9), [20], epoch=2, **job)]
+    late = [replace(run, seconds=[second - 2 * MINUTE // SECOND for second in run.seconds]) for run in runs]
+    for writers, cause in ((runs, Cause.TOO_FEW_MARKS), (late, Cause.SILENT)):
+        _, why = asked(Writer(), *writers, last="counts")
+        assert (why.cause.source, why.cause.cause) == ("counts", cause)

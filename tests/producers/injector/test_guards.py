@@ -488,11 +488,28 @@ def test_an_input_that_was_created_again_is_not_the_one_that_was_read(kafka, top
     assert len(look(kafka, marked)[0]) == length
 
 
-def test_an_injector_of_a_deleted_topic_fails(kafka, topic):
+@pytest.mark.parametrize("which", ["input", "target"])
+def test_an_injector_of_a_deleted_topic_fails(kafka, topic, which):
     raw, marked = topic(1), topic(1)
     write(kafka, raw, b'{"at": %d}' % NOW)
     with Injector(Injection(raw, marked, JsonField("at"), interval=FAST), kafka.config) as injector:
         injector.run(until_end=True)
-        delete_topic(kafka.config, raw)
-        with pytest.raises(UnknownTopicError):
+        delete_topic(kafka.config, raw if which == "input" else marked)
+        with pytest.raises(UnknownTopicError, match=raw if which == "input" else marked):
             injector.run()
+
+
+def test_an_injector_whose_target_is_made_anew_fails_and_then_copies_all(kafka, topic):
+    """Its position is not that of the new topic, so what it has copied before would be missing there."""
+    raw, marked = topic(1), topic(1)
+    write(kafka, raw, *[b'{"at": %d}' % NOW] * 5)
+    injection = Injection(raw, marked, JsonField("at"), interval=FAST)
+    with Injector(injection, kafka.config) as injector:
+        injector.run(until_end=True)
+        recreate(kafka.config, marked, 1)
+        write(kafka, raw, *[b'{"at": %d}' % NOW] * 2)
+        with pytest.raises(RecreatedTopicError, match=marked):
+            injector.run()
+    assert look(kafka, marked)[0] == []
+    run(kafka, injection)
+    assert len(look(kafka, marked)[0]) == 7
