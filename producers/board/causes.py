@@ -162,8 +162,8 @@ _WORDS: Final = {
     Cause.BEFORE_INPUT: _Words(
         "its watermark is ahead of the clock, and that of its input is not: an event with a time in the future was "
         "read, and all rows until then are late",
-        "start job {0} over with a new checkpoint_location, a new output and a Start(output_at=) that leaves this event "
-        "out, and so the jobs that read its output",
+        "start job {0} over with a new checkpoint_location, a new output and a Start(output_at=) that leaves this "
+        "event out, and so the jobs that read its output",
     ),
 }
 
