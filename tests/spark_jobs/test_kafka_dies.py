@@ -45,6 +45,6 @@ def test_a_broker_that_is_gone_fails_the_job_with_a_clear_error(spark, tmp_path,
         job = start(spark, broker, checkpoint, batches)
         until(lambda: len(batches) > 1, "some batches")
         broker.kill()
-        with pytest.raises(FloodmarkError, match=r"broker|failed|Timed out|timed out"):
+        with pytest.raises(FloodmarkError, match=r"not available|broker|failed|Timed out|timed out"):
             job.awaitTermination(200)
         job.stop()
