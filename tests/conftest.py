@@ -28,7 +28,7 @@ settings.register_profile("busy", deadline=None)
 settings.load_profile("busy")
 
 os.environ["SPARK_SUBMIT_OPTS"] = QUICK  # also the programs that tests start
-for _name in ("BOOTSTRAP_SERVERS", "CONFIG", "REGISTRY", "TRIGGER_TOKEN"):  # of whoever runs the tests
+for _name in ("BOOTSTRAP_SERVERS", "CONFIG", "REGISTRY", "TRIGGER_TOKEN"):  # your settings must not reach the tests
     os.environ.pop(f"FLOODMARK_{_name}", None)
 
 _numbers = itertools.count()

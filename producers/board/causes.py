@@ -59,7 +59,7 @@ _WORDS: Final = {
     Cause.NO_EVENTS: _Words(
         "it sends marks but no records, and its watermark does not advance",
         "check why {0} has no events. An injector's watermark follows the clock again by itself, behind by --late and "
-        "its pauses. In other sources that expect no events, call mark_idle(), or use with_idleness() as the strategy",
+        "its pauses. If another source expects no events, call mark_idle(), or use with_idleness() as its strategy",
         "job {0} reads input and writes nothing: read its log, and check how long its windows are",
     ),
     Cause.NO_PROMISE: _Words(

@@ -254,9 +254,8 @@ def _minimum(names: Collection[str], topics: _Topics) -> int | None:
     return least(topics[name].state.combine() for name in names).watermark
 
 
-def _ahead(names: Collection[str], topics: _Topics, watermark: int | None) -> int | None:
+def _ahead(lowest: int | None, watermark: int | None) -> int | None:
     """Return how far the minimum over some topics is ahead of a watermark; ``None``: unknown."""
-    lowest = _minimum(names, topics)
     return None if lowest is None or watermark is None else max(0, lowest - watermark)
 
 
@@ -292,12 +291,12 @@ def _topic(
         partitions.append(view)
         all_rows += rows
     combined = marks.state.combine()
-    held_by = _held_by(combined, all_rows)
+    held_by, lowest_input = _held_by(combined, all_rows), _minimum(inputs[name], topics)
     lags = Lags(
         wall=None if combined.watermark is None else now - combined.watermark,
         processing=_age(lowest(marks.state.processing_times()), now),
-        local=_ahead(inputs[name], topics, combined.watermark),
-        root=_ahead(roots, topics, combined.watermark) if inputs[name] else None,
+        local=_ahead(lowest_input, combined.watermark),
+        root=_ahead(_minimum(roots, topics), combined.watermark) if inputs[name] else None,
     )
     oldest = min(held_by, key=lambda row: (row.since is None, row.since), default=None)
     verdict = max((row.verdict for row in all_rows), key=severity, default=None)
@@ -312,7 +311,7 @@ def _topic(
         held_by=held_by,
         partitions=tuple(partitions),
         whole=marks.whole,
-        input_watermark=_minimum(inputs[name], topics),
+        input_watermark=lowest_input,
         batch_watermark=marks.batch_watermark(),
     )
 
@@ -352,9 +351,9 @@ def _placed(
     named = tuple(sorted(marks.inputs.get(row.source or "", ())))
     if not named:
         return row
-    lags = replace(row.lags, local=_ahead(named, topics, row.watermark), root=_ahead(roots, topics, row.watermark))
+    lowest, first, wrong = _minimum(named, topics), _minimum(roots, topics), None
+    lags = replace(row.lags, local=_ahead(lowest, row.watermark), root=_ahead(first, row.watermark))
     row = replace(row, lags=lags, inputs=named)
-    lowest, wrong = _minimum(named, topics), None
     if row.state is State.ENDED and any(name in views and views[name].state in _GOES_ON for name in named):
         wrong = Cause.OUTLIVED, Health.STOP
     elif is_ahead(row.watermark, now) and lowest not in {None, END_OF_TIME} and not is_ahead(lowest, now):

@@ -54,7 +54,7 @@ class Health(StrEnum):
     UNCOUNTED = "UNCOUNTED"  # more sources write to the topic than its membership counts
     STALL = "STALL"  # the watermark did not advance over ten marks, and for longer than it lately did
     STOP = "STOP"  # no mark came for longer than its last ten took, and for twice its longest recent pause
-    TIME = "TIME"  # it is in 1970 (seconds taken for milliseconds), or ahead of the clock by an event or of its input
+    TIME = "TIME"  # the watermark is in 1970 (seconds taken for milliseconds), or an event moved it ahead of the clock
     FENCED = "FENCED"  # readers ignore a process that still writes: another has a higher epoch or membership
 
 

@@ -212,7 +212,7 @@ class TimePolicyState:
             counts = Counter({str(outcome): int(count) for outcome, count in state["counts"].items()})
             watermark = None if watermark is None else event_time_of(watermark)
             arrival = None if arrival is None else event_time_of(arrival)
-        self.watermark, self._arrival = watermark, arrival if counts else None  # without an event it is of `expect`
+        self.watermark, self._arrival = watermark, arrival if counts else None  # without events, it came from `expect`
         self._keys, self.counts = keys, counts
         self._least = sorted((own, key) for key, own in keys.items())  # sorted is a heap
 

@@ -131,5 +131,5 @@ def require_usable(job: str, progress: Progress, specs: Sequence[SourceSpec]) ->
                 raise error
             usable = False
             if progress.doublings.has_doubled(error.topic, error.count):
-                _log.error("job %s, so far: %s. Until one has, the output has no watermark", job, error)
+                _log.error("job %s, so far: %s Until one has, the output has no watermark", job, error)
     return usable
