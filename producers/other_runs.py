@@ -45,6 +45,11 @@ all sources membership=Membership(version=2, size=2)
         self._others = [mark for name, mark in sorted(marks.items()) if name != source]
 
     @property
+    def others(self) -> list[str]:
+        """The other sources that wrote to the topic."""
+        return [mark.source for mark in self._others]
+
+    @property
     def watermark(self) -> int | None:
         """The watermark of the source's last run."""
         return None if self._own is None else self._own.watermark

@@ -11,7 +11,7 @@ from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.group import InjectorGroup
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.preview import preview_injection, require_input
-from floodmark.producers.injector.topics import decisions_of
+from floodmark.producers.injector.topics import decisions_of, require_unmarked_input
 from floodmark.producers.metrics import serve_metrics
 from floodmark.producers.readers.alignment import Alignment
 from floodmark.schemas.partition_state import lowest
@@ -58,6 +58,7 @@ def _create_target(injection: Injection, settings: dict[str, str], *others: str 
         return
     source = injection.source_topic
     sizes = require_topics(settings, [source, *(topic for topic in others if topic is not None)])
+    require_unmarked_input(settings, injection)
     require_input(injection, settings)
     create_topics(settings, {injection.target_topic: sizes[source]})
 

@@ -41,7 +41,8 @@ class Injection:
         membership: how many sources write to the target topic: a number, or a `Membership` after a change.
         interval: time between transactions, and so between marks.
         align: how far a partition may be ahead of the slowest; default: any distance.
-        allow_unreadable: start although no record has a readable event time, or all times look like seconds.
+        allow_unreadable: start although no record has a readable event time, all times look like seconds, or the input
+            has marks.
     """
 
     source_topic: str

@@ -22,13 +22,20 @@ from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.injector.partitions import Decisions, InjectedPartition, InjectedPartitions, measured
 from floodmark.producers.injector.preview import Preview, look_ahead, require_input, require_plausible
 from floodmark.producers.injector.sanitizer import Sanitizer
-from floodmark.producers.injector.topics import InputTopic, require_states, reset_target, sizes_of, states_of
+from floodmark.producers.injector.topics import (
+    InputTopic,
+    require_states,
+    require_unmarked_input,
+    reset_target,
+    sizes_of,
+    states_of,
+)
 from floodmark.producers.metrics import Metrics, age, delay, state_of
 from floodmark.producers.other_runs import Predecessors, last_marks
 from floodmark.producers.readers.alignment import Alignment, AlignmentReader, require_topic
 from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.schemas.classify import Place, mark_record
-from floodmark.schemas.errors import BrokerUnavailableError, InjectorError
+from floodmark.schemas.errors import BrokerUnavailableError, InjectorError, RecreatedTopicError
 from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.records import Membership, Status, membership_of
 from floodmark.schemas.timestamps import milliseconds
@@ -58,7 +65,8 @@ class Injector(Closing):
     Raises:
         UnknownTopicError, BrokerUnavailableError, FencedError, OpenTransactionError: if it cannot start.
         InjectorError: if the target topic has fewer partitions than the input, replaces timestamps that are event
-            times, has lost the injector's state, or cannot be reset.
+            times, has lost the injector's state, cannot be reset, or has marks of sources that do not count this one;
+            if the input has marks.
         CorruptSnapshotError: if the target has a state that cannot be read.
         RecreatedTopicError: if the input or the target was deleted and created again since it was used.
     """
@@ -97,9 +105,7 @@ class Injector(Closing):
         found = admin.begin_offsets(config, [injection.source_topic])
         states = states_of(config, injection.target_topic, injection.source, range(partitions))
         membership = membership_of(injection.membership, "injection")
-        advice = self._advice(membership, resumes=bool(states)) if partition in (None, 0) else None  # once in a group
-        if advice is not None:
-            _log.warning("%s: %s", name, advice)
+        self._check_marks(membership, name, resumes=bool(states))
         if partition in (None, 0):
             admin.warn_of_compaction(config, [injection.source_topic])
         numbers = range(partitions) if partition is None else [partition]
@@ -115,8 +121,7 @@ class Injector(Closing):
             _log.warning("%s: Kafka has deleted up to %s: the output begins behind them", name, places)
         epoch = max(deleted + 1, self._partitions.epoch + 1, clock.wall())
         self._writer = MarkWriter(Identity(injection.source, epoch, membership), partitions)
-        topics = [injection.source_topic, injection.target_topic]
-        self._watch = admin.TopicWatch(self._config, topics, self._partitions.ids, name)
+        self._watch = self._watched(name)
         nexts = {number: one.next for number, one in self._partitions.used.items()}
         self._input = InputTopic(injection, config, nexts, self._watch)
         self._alignment: AlignmentReader | None = None
@@ -128,19 +133,41 @@ class Injector(Closing):
         self._next_commit = clock.steady()
         self._next_look = clock.steady() + _LOOK_INTERVAL
 
-    def _advice(self, membership: Membership, *, resumes: bool) -> str | None:
-        """Return what readers will miss: after an end, or, at the first start, because of sources of any age."""
-        marks = last_marks(self._config, self.injection.target_topic, self._clock.wall())
-        before = Predecessors(self.injection.source, marks)
-        if resumes:
-            return before.end_advice
-        advice = before.advice(membership, wall=0)
-        if advice is None:
-            return None
-        return (
-            f"{advice}. To continue an earlier injection, use its source name (--source); otherwise, use another "
-            "target topic (--to): floodmark inject has no membership"
-        )
+    def _check_marks(self, membership: Membership, name: str, *, resumes: bool) -> None:
+        """Raise InjectorError at the first start if the input has marks, or the target those of other sources.
+
+        Marks of any age count.  Warn if all sources of the target have ended.
+        """
+        target = self.injection.target_topic
+        before = Predecessors(self.injection.source, last_marks(self._config, target, self._clock.wall()))
+        if not resumes:
+            require_unmarked_input(self._config, self.injection)
+        if not resumes and before.advice(membership, wall=0) not in {None, before.end_advice}:
+            advice = (
+                "nothing was written. Use another target topic (--to). To continue an earlier injection, pass its "
+                "--source. Only in Python, several sources can write to one topic: give each "
+                f"membership=Membership(version={before.membership.version + 1}, size=...)"
+            )
+            others = ", ".join(map(repr, before.others))
+            reason = f"topic {target!r} has marks of {others}, whose membership does not count it"
+            raise InjectorError(source=self.injection.source, reason=reason, advice=advice)
+        if self._partition in (None, 0) and before.end_advice is not None:  # once in a group
+            _log.warning("%s: %s", name, before.end_advice)
+
+    def _watched(self, name: str) -> admin.TopicWatch:
+        """Watch the ids of both topics; InjectorError if the target holds records of another input."""
+        source, target = self.injection.source_topic, self.injection.target_topic
+        try:
+            return admin.TopicWatch(self._config, [source, target], self._partitions.ids, name)
+        except RecreatedTopicError as error:
+            client, topics = admin.admin_client(self._config), admin.existing_topics(self._config)
+            ids = admin.described(client, topics, self._config.get("bootstrap.servers"))
+            for other, (topic_id, _) in ids.items():
+                if topic_id == error.known:
+                    reason = f"topic {target!r} holds its records of {other!r}, and --from is {source!r}"
+                    advice = "nothing was written. Correct --from, or use another target topic (--to)"
+                    raise InjectorError(source=self.injection.source, reason=reason, advice=advice) from error
+            raise
 
     def _refusal(self, reason: str) -> InjectorError:
         """Return the error for a record that the target rejects."""

@@ -16,9 +16,11 @@ from floodmark.producers.clients.admin import (
     require_topics,
     written_ends,
 )
+from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.consumers import Closing, Record, consume, is_end, reading_consumer
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection, InjectorState
 from floodmark.producers.injector.partitions import OVERTAKEN
+from floodmark.producers.other_runs import last_marks
 from floodmark.producers.readers.replay import last_matching, read_until_end
 from floodmark.schemas.classify import Classified, Data, Unreadable, mark_header
 from floodmark.schemas.errors import CorruptSnapshotError, InjectorError
@@ -35,6 +37,18 @@ def sizes_of(config: Config, injection: Injection, *, equal: bool) -> tuple[int,
         advice = "a group needs the same number in both" if equal else "give it as many partitions, or more"
         raise InjectorError(source=injection.source, reason=reason, advice=advice)
     return sizes[source], sizes[target]
+
+
+def require_unmarked_input(config: Config, injection: Injection) -> None:
+    """Raise InjectorError if the last records of the input have marks, unless that is allowed."""
+    if injection.allow_unreadable:
+        return
+    topic = injection.source_topic
+    sources = ", ".join(map(repr, last_marks(config, topic, Clock().wall())))
+    if sources:
+        reason = f"the input {topic!r} has marks already, of {sources}"
+        advice = "Read it without an injector, or correct --from. To replace its marks, pass --allow-unreadable"
+        raise InjectorError(source=injection.source, reason=reason, advice=f"nothing was written. {advice}")
 
 
 class InputTopic(Closing):

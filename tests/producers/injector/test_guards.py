@@ -30,7 +30,7 @@ from floodmark.schemas.errors import (
     UnknownTopicError,
     UsageError,
 )
-from floodmark.schemas.records import mark_key
+from floodmark.schemas.records import Membership, mark_key
 from support.harness import delete_before, delete_topic, recreate, until
 from support.injection import look, send, times, until_readable
 
@@ -149,7 +149,10 @@ def test_a_topic_that_has_marks_is_brought_in_without_them(kafka, topic):
     with WatermarkedProducer(kafka.config, topic=raw, source="web", strategy=ascending()) as web:
         web.produce(b'{"at": %d}' % NOW, event_time=NOW)
         web.end()
-    injector = run(kafka, Injection(raw, marked, JsonField("at")))
+    with pytest.raises(InjectorError, match=r"has marks already, of 'web'; nothing was written.* --allow-unreadable"):
+        run(kafka, Injection(raw, marked, JsonField("at")))
+    assert set(end_offsets(kafka.config, marked).values()) == {0}
+    injector = run(kafka, Injection(raw, marked, JsonField("at"), allow_unreadable=True))
     data, marks, _ = look(kafka, marked)
     assert len(data) == 1
     assert {mark.record.source for mark in marks} == {f"inject-{raw}"}
@@ -260,14 +263,22 @@ def test_a_topic_without_any_time_ends_as_an_error(kafka, topic):
     run(kafka, Injection(topic(1), topic(1), JsonField("at")))
 
 
-def test_a_second_source_in_the_target_is_told_what_follows(kafka, topic, caplog):
-    raw, marked = topic(1), topic(1)
-    write(kafka, raw, b'{"at": %d}' % NOW)
-    for source, warnings in (("first", 0), ("first", 0), ("second", 1)):
-        run(kafka, Injection(raw, marked, JsonField("at"), source=source))
-        assert caplog.text.count("lately 'first' wrote to it") == warnings
-    assert "To continue an earlier injection, use its source name" in caplog.text
-    assert "otherwise, use another target topic (--to): floodmark inject has no membership" in caplog.text
+def test_a_second_source_that_the_target_does_not_count_writes_nothing(kafka, topic):
+    raw, other, marked = topic(1), topic(1), topic(1)
+    for name in (raw, other):
+        write(kafka, name, b'{"at": %d}' % NOW)
+    for _ in range(2):
+        run(kafka, Injection(raw, marked, JsonField("at"), source="first"))
+    before = end_offsets(kafka.config, marked)
+    told = r"has marks of 'first', .*; nothing was written\. Use another target topic \(--to\).* its --source"
+    with pytest.raises(InjectorError, match=told):
+        run(kafka, Injection(other, marked, JsonField("at")))
+    with pytest.raises(InjectorError, match=f"holds its records of '{raw}', and --from is '{other}'"):
+        run(kafka, Injection(other, marked, JsonField("at"), source="first"))
+    assert end_offsets(kafka.config, marked) == before
+    membership = Membership(version=2, size=2)
+    run(kafka, Injection(other, marked, JsonField("at"), membership=membership))
+    run(kafka, Injection(raw, marked, JsonField("at"), source="first", membership=membership))
 
 
 def test_a_dry_run_writes_nothing_and_disturbs_nobody(kafka, topic):
