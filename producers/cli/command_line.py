@@ -71,6 +71,25 @@ def option(text: str, *names: str, panel: str | None = None, values: Iterable[st
     return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
 
 
+def seconds_of(text: str | float) -> float:
+    """Return the seconds of an option: a number, or a duration with its unit.
+
+    >>> seconds_of("5m"), seconds_of("-1"), seconds_of(0.5)
+    (300.0, -1.0, 0.5)
+    """
+    try:
+        return float(text)
+    except ValueError:
+        from floodmark.producers.trigger.plan.periods import duration
+        from floodmark.schemas.errors import UsageError
+
+        try:
+            return duration(str(text), "it") / 1_000
+        except UsageError:
+            reason = f"{text!r} is no duration: expected seconds, such as 300, or 30s, 5min, 1h or 1d"
+            raise typer.BadParameter(reason) from None
+
+
 BootstrapServers = Annotated[
     str | None, option("Kafka's address; overrides the one in --config.", envvar="FLOODMARK_BOOTSTRAP_SERVERS")
 ]

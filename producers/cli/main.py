@@ -6,7 +6,7 @@ from dataclasses import asdict
 from functools import partial
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Final, get_args
+from typing import Annotated, Any, Final, get_args
 
 import typer
 from floodmark.producers.cli.board import board, why
@@ -19,6 +19,7 @@ from floodmark.producers.cli.command_line import (
     ended_by_signals,
     option,
     run_command,
+    seconds_of,
 )
 from floodmark.producers.cli.trigger import trigger
 from floodmark.producers.event_times.option_values import CHANGEFEEDS, Action, Unit
@@ -29,6 +30,8 @@ _SHOWN: Final = 20  # faults of one kind that `check` prints
 _time, _late, _output, _running = (
     partial(option, panel=panel) for panel in ("Event time", "Late and early events", "Output", "Running")
 )
+
+_SECONDS: Final[dict[str, Any]] = {"parser": seconds_of, "metavar": "SECONDS|5min"}
 
 app = typer.Typer(name="floodmark", no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -134,11 +137,13 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
         str | None, _time("Format of a changefeed; it has its own watermarks.", values=CHANGEFEEDS)
     ] = None,
     early: Annotated[
-        float | None, _late("Drop events that are more than this many seconds ahead of their arrival; -1: never.")
+        float | None,
+        _late("Drop events that are more than this many seconds ahead of their arrival; -1: never.", **_SECONDS),
     ] = 300,
-    late: Annotated[float, _late("Maximum delay of an event in seconds; later events are late.")] = 5,
+    late: Annotated[float, _late("Maximum delay of an event in seconds; later events are late.", **_SECONDS)] = 5,
     out_of_order: Annotated[
-        float | None, _late("Maximum out-of-orderness in seconds; default: as --late, or 0 with --substream-by.")
+        float | None,
+        _late("Maximum out-of-orderness in seconds; default: as --late, or 0 with --substream-by.", **_SECONDS),
     ] = None,
     on_late: Annotated[str, _late("Action for late events.", values=get_args(Action))] = "adjust",
     on_out_of_order: Annotated[str, _late("Action for out-of-order events.", values=get_args(Action))] = "adjust",
@@ -157,7 +162,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
         _late("Copy dropped events to this existing topic, so that you can inspect them; default: only count them."),
     ] = None,
     source: Annotated[str, _output("Source id in the output topic; default: inject-<from>.")] = "",
-    interval: Annotated[float, _output("Seconds between transactions, and between marks.", min=0.01)] = 1,
+    interval: Annotated[float, _output("Seconds between transactions, and between marks.", **_SECONDS)] = 1,
     create: Annotated[
         bool, _output("Create the output topic if it does not exist, with the partitions of the input.", "--create")
     ] = False,
@@ -181,21 +186,25 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     dry_run: Annotated[bool, _running("Show decisions on up to 1,000 records; write nothing.", "--dry-run")] = False,
     group: Annotated[str | None, _running("Share the partitions with other processes of this consumer group.")] = None,
     align: Annotated[
-        float | None, _running("Pause a partition that is more than this many seconds ahead of the slowest one.")
+        float | None,
+        _running("Pause a partition that is more than this many seconds ahead of the slowest one.", **_SECONDS),
     ] = None,
     align_topic: Annotated[
         str | None, _running("Stay near this topic, such as the last one of a chain; needs --align-bound.")
     ] = None,
     align_bound: Annotated[
         float | None,
-        _running("Stop reading a partition that is more than this many seconds ahead of --align-topic."),
+        _running("Stop reading a partition that is more than this many seconds ahead of --align-topic.", **_SECONDS),
     ] = None,
     decisions_from: Annotated[
         str | None, _running("Output topic of an earlier run: repeat its decisions instead of following the clock.")
     ] = None,
     allow_unreadable: Annotated[
         bool,
-        _running("Start even if no record has a readable time, or all times look like seconds.", "--allow-unreadable"),
+        _running(
+            "Start even if no record has a readable time, all times look like seconds, or the input has marks.",
+            "--allow-unreadable",
+        ),
     ] = False,
     config: ConfigFile = None,
     metrics_port: Annotated[int | None, _running("Serve Prometheus metrics on this loopback port.")] = None,

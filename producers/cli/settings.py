@@ -104,10 +104,19 @@ def input_format(  # options of a command
     log_time: bool,
 ) -> formats.InputFormat:
     """Return the input format of the options of ``inject``; `UsageError` if they name none, or more than one."""
-    given = [changefeed is not None, json_field is not None, event_time is not None, log_time]
-    if sum(given) != 1 or (event_time is None and schema is not None):
+    values = {
+        "--json-field": json_field,
+        "--event-time": event_time,
+        "--log-time": log_time,
+        "--changefeed": changefeed,
+    }
+    given = [name for name, value in values.items() if value not in {None, False}]
+    if len(given) > 1:
+        raise UsageError(reason=f"{' and '.join(given)} each say how to read event times: pass only one of them")
+    if event_time is None and (not given or schema is not None):
         options = "--json-field, --event-time with --schema or --registry, --log-time and --changefeed"
-        raise UsageError(reason=f"inject needs one of {options}")
+        other = f"; --schema does not go with {given[0]}" if given else ""
+        raise UsageError(reason=f"inject needs one of {options}{other}")
     if unit is not None and json_field is None and event_time is None:
         raise UsageError(reason="--unit is the unit of a field: of --json-field, or of --event-time")
     if changefeed is not None:

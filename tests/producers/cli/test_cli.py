@@ -121,8 +121,12 @@ def test_the_shell_completes_commands_and_options(words, position, expected):
     ("arguments", "said"),
     [
         ([], "needs one of"),
-        (["--json-field", "at", "--log-time"], "needs one of"),
+        (
+            ["--json-field", "at", "--log-time"],
+            "--json-field and --log-time each say how to read event times",
+        ),
         (["--schema", "x.avsc"], "needs one of"),
+        (["--schema", "x.avsc", "--log-time"], "--schema does not go with --log-time"),
         (["--changefeed", "debezium"], "expected one of cockroachdb"),
         (["--log-time", "--unit", "s"], "--unit is the unit of a field"),
         (["--json-field", "at", "--unit", "h"], "expected one of s, ms"),
@@ -132,6 +136,8 @@ def test_the_shell_completes_commands_and_options(words, position, expected):
         (["--json-field", "at", "--on-late", "keep"], "expected adjust or drop"),
         (["--changefeed", "cockroachdb", "--substream-by", "key"], "promises of its own"),
         (["--json-field", "at"], "Kafka at 127.0.0.1:1 is not available"),
+        (["--json-field", "at", "--late", "5m"], "Kafka at 127.0.0.1:1 is not available"),
+        (["--json-field", "at", "--late", "5 years"], "'5 years' is no duration"),
         (["--json-field", "at", "--late", "nan"], "--late is nan, expected a number of seconds"),
         (["--json-field", "at", "--early", "1e300"], "--early is 1e+300"),
         (["--json-field", "at", "--align-topic", "daily"], "pass both"),
