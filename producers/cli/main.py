@@ -6,7 +6,7 @@ from dataclasses import asdict
 from functools import partial
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any, Final, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 import typer
 from floodmark.producers.cli.board import board, why
@@ -24,8 +24,11 @@ from floodmark.producers.cli.command_line import (
 from floodmark.producers.cli.trigger import trigger
 from floodmark.producers.event_times.option_values import CHANGEFEEDS, Action, Unit
 
+if TYPE_CHECKING:
+    from floodmark.schemas.checker import Finding
+
 _PROGRESS: Final = 10_000  # records between two reports of progress
-_SHOWN: Final = 20  # faults of one kind that `check` prints
+_SHOWN: Final = 20  # lines of one kind of fault that `check` prints
 
 _time, _late, _output, _running = (
     partial(option, panel=panel) for panel in ("Event time", "Late and early events", "Output", "Running")
@@ -84,26 +87,30 @@ def check(  # noqa: PLR0913  # each is an option of the command line
     """
     from floodmark.producers.cli.settings import judged_values, kafka_settings, registry_of
     from floodmark.producers.readers.check import checker_of, findings
-    from floodmark.schemas.errors.base import printable
     from rich.console import Console
 
     values = judged_values(json_field, unit, schema, event_time, registry_of(registry, config))
     settings = kafka_settings(bootstrap_servers, config)
     console = Console(stderr=True)
-    found = Counter[str]()
+    groups: dict[tuple[Any, ...], list[Finding]] = {}  # the first and the last of each
+    found = Counter[tuple[Any, ...]]()
     with ended_by_signals(COULD_NOT), console.status("reading") as status:
 
         def progress(count: int) -> None:
             if count % _PROGRESS == 0:
-                status.update(f"{count:,} records read")
+                status.update(f"{count:,} records read, {found.total():,} faults")
 
         checker = checker_of(settings, topic)
-        for finding in findings(settings, topic, values, checker, progress):
-            found[finding.fault.value] += 1
-            if json:
-                typer.echo(dumps({**asdict(finding), "fault": finding.fault.value}))
-            elif found[finding.fault.value] <= _SHOWN:
-                typer.echo(printable(str(finding)))
+        try:
+            for finding in findings(settings, topic, values, checker, progress):
+                same = finding.fault, finding.partition, finding.source
+                found[same] += 1
+                groups[same] = [groups.get(same, [finding])[0], finding]
+                if json:
+                    typer.echo(dumps({**asdict(finding), "fault": finding.fault.value}))
+        finally:
+            if not json:
+                _show(groups, found)
         faults = found.total()
         if json:
             summary = {"topic": topic, "data": checker.records["data"], "marks": checker.records["marks"]}
@@ -111,11 +118,25 @@ def check(  # noqa: PLR0913  # each is an option of the command line
             typer.echo(dumps({**summary, **limits, "faults": faults}))
     judged = "" if values else ", lateness not judged (no --schema or --json-field)"
     counts = f"{checker.records['data']:,} data records, {checker.records['marks']:,} marks{judged}"
-    for fault, count in found.items():
-        if count > _SHOWN and not json:
-            typer.echo(f"and {count - _SHOWN:,} more: {fault} (--json prints all)", err=True)
     typer.echo(f"{topic}: {counts}: {faults} fault(s)", err=True)
     raise typer.Exit(1 if faults else 0)
+
+
+def _show(groups: "dict[tuple[Any, ...], list[Finding]]", found: Counter[tuple[Any, ...]]) -> None:
+    """Print a line for each kind of fault of each source in each partition, at most 20 of a kind."""
+    from floodmark.schemas.errors.base import printable
+
+    shown, hidden = Counter[str](), Counter[str]()
+    for same, (first, last) in groups.items():
+        kind = first.fault.value
+        shown[kind] += 1
+        if shown[kind] > _SHOWN:
+            hidden[kind] += found[same]
+            continue
+        more = f"; {found[same] - 1:,} more until offset {last.offset}" if found[same] > 1 else ""
+        typer.echo(printable(f"{first}{more}"))
+    for kind, count in hidden.items():
+        typer.echo(f"and {count:,} more: {kind} (--json prints all)", err=True)
 
 
 @app.command()

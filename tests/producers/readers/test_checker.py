@@ -246,17 +246,19 @@ def test_the_command_passes_a_sound_topic(kafka, topic, tmp_path):
 
 
 @pytest.mark.kafka
-def test_many_faults_of_one_kind_hide_no_other(kafka, topic):
-    target = topic(1)
+def test_many_faults_of_one_kind_are_a_line_for_each_partition_and_hide_no_other(kafka, topic):
+    target = topic(30)
     plain = Producer(kafka.config)
-    for _ in range(30):
-        plain.produce(target, value=b'{"at": 5}')
+    for number in range(90):
+        plain.produce(target, value=b'{"at": 5}', partition=number % 30)
     plain.flush(30)
     options = ["--bootstrap-servers", kafka.bootstrap_servers, "--json-field", "att"]
     done = run_check(target, *options)
-    assert (done.returncode, done.stdout.count("unreadable row ")) == (1, 20), done.stdout
-    assert "and 10 more: unreadable row (--json prints all)" in done.stderr
-    assert len(run_check(target, *options, "--json").stdout.splitlines()) > 30
+    lines = [line for line in done.stdout.splitlines() if line.startswith("unreadable row ")]
+    assert (done.returncode, len(lines)) == (1, 20), done.stdout
+    assert all(re.search(r"partition \d+ offset 0: .*; 2 more until offset 2$", line) for line in lines)
+    assert "and 30 more: unreadable row (--json prints all)" in done.stderr
+    assert len(run_check(target, *options, "--json").stdout.splitlines()) > 90
 
 
 @pytest.mark.kafka
