@@ -88,6 +88,8 @@ def run_injection(  # noqa: PLR0913  # each is an option of the command line
             injector = Injector(injection, settings, decisions=decisions, reset=reset, alignment=alignment)
         else:
             injector = InjectorGroup(injection, settings, group=group, alignment=alignment)
+        source, target = injection.source_topic, injection.target_topic
+        typer.echo(f"copying {source} to {target} as source {injection.source}; see floodmark board {target}", err=True)
         with injector, Console(stderr=True).status("waiting") as status:
 
             def progress(now: Injector | InjectorGroup) -> None:
