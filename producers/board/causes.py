@@ -77,7 +77,7 @@ _WORDS: Final = {
         "job {0} keeps up and waits for later event times: check how long its windows and its watermark_hold are",
     ),
     Cause.REWOUND: _Words(
-        "its watermark is lower than before",
+        "its watermark is lower than before: an earlier run had {older}",
         "{0} restarted with a lower watermark. Its records below the old watermark are late until it has caught up",
     ),
     Cause.SLOW: _Words(

@@ -438,7 +438,8 @@ def _row(
         status = State.SILENT
     cause, held = cause_of(history, verdict, heard), marks.held.get((part.number, source))
     *older, newer = history.epochs(heard) or (None,)
-    reason = reason_of(cause, " and ".join(map(str, older)), newer)
+    earlier = iso(history.peak) if cause is Cause.REWOUND else " and ".join(map(str, older))
+    reason = reason_of(cause, earlier, newer)
     if held is not None and verdict in {Health.WARN, Health.STALL}:
         cause, reason = Cause.ALIGNED, reason_of(Cause.ALIGNED, held.topic, iso(held.watermark))
     if verdict is Health.STOP and status is State.IDLE:

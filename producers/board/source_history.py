@@ -129,7 +129,7 @@ class History:
         self._sequences: dict[int, int] = {}
         self._points: deque[_Point] = deque(maxlen=WINDOW)
         self._last = (-1, -1)
-        self._peak: int | None = None
+        self.peak: int | None = None  # the highest watermark of any epoch, epoch milliseconds
         self._moved = 0  # as `since`, in the last epoch
         self._pauses: deque[int] = deque([0], maxlen=_LEARNED)
         self._stood: deque[int] = deque([0], maxlen=_LEARNED)
@@ -166,7 +166,7 @@ class History:
         self._rose = self._rose or rose
         self._points.append(_Point(log_time, watermark, mark.records, processing_time_of(mark)))
         if watermark is not None:
-            self._peak = watermark if self._peak is None else max(watermark, self._peak)
+            self.peak = watermark if self.peak is None else max(watermark, self.peak)
         self.mark, self._last = mark, number
         self.seen, self.retired = seen, retired
 
@@ -175,8 +175,8 @@ class History:
         if rose and self._rose:
             self._stood.append(log_time - self._moved)
         self._moved = log_time
-        known = self.mark is not None and mark.status is self.mark.status and self._peak is not None
-        if not (known and watermark in {None, self._peak}):
+        known = self.mark is not None and mark.status is self.mark.status and self.peak is not None
+        if not (known and watermark in {None, self.peak}):
             self.since, self.since_exact = log_time, exact
 
     def _watch_for_a_jump(self, mark: WatermarkRecord, watermark: int, log_time: int) -> None:
@@ -310,7 +310,7 @@ class History:
             if is_silent and front is not None and front > watermark:
                 return Health.STOP
             return None if self.may_have_jumped(now) else Health.OK
-        if self._peak is not None and watermark < self._peak:
+        if self.peak is not None and watermark < self.peak:
             return Health.REWIND
         return Health.STOP if is_silent else self._movement()
 

@@ -31,7 +31,9 @@ _WIDE: Final = 100
 _WIDEST: Final = 120
 _ALL: Final = 150
 _SHOWN: Final = 8
-_LASTING: Final = {Cause.TWINS, Cause.ZOMBIE, Cause.RETIRED, Cause.UNCOUNTED, Cause.SECONDS, Cause.FUTURE}
+_LASTING: Final = {
+    *(Cause.TWINS, Cause.ZOMBIE, Cause.RETIRED, Cause.UNCOUNTED, Cause.SECONDS, Cause.FUTURE, Cause.REWOUND)
+}
 """For these causes, the time since the watermark last advanced means nothing."""
 
 

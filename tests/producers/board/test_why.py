@@ -166,7 +166,7 @@ FAULTS = {
     "a source began an epoch with a lower watermark": (
         [Writer(seconds=range(30)), Writer(promise=behind(90), seconds=range(30, END), epoch=2)],
         (1, "web", Cause.REWOUND),
-        ("lower than before",),
+        ("lower than before: an earlier run had 20",),
     ),
     "a member never came": (
         [Writer("a", fields=ONE_OF_TWO)],
