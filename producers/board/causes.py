@@ -11,6 +11,7 @@ class Cause(StrEnum):
 
     SILENT = "silent"
     DELETED = "deleted"
+    RECREATED = "recreated"
     NO_EVENTS = "no events"
     NO_PROMISE = "no promise"
     NOT_ACKNOWLEDGED = "not acknowledged"
@@ -55,6 +56,10 @@ _WORDS: Final = {
         "it has stopped, and Kafka has deleted {older} records of {newer} that it has not read",
         "a restart of job {0} fails: start it over with a new checkpoint_location and a new output, and keep its input "
         "longer (retention.ms)",
+    ),
+    Cause.RECREATED: _Words(
+        "it has stopped, and {older} was deleted and created again since it last read it",
+        "a restart of job {0} fails: start it over with a new checkpoint_location and a new output",
     ),
     Cause.NO_EVENTS: _Words(
         "it sends marks but no records, and its watermark does not advance",

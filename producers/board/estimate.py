@@ -68,6 +68,18 @@ def offsets_read(read: bytes | None) -> Offsets:
         return {}
 
 
+def ids_read(read: bytes | None) -> dict[str, str]:
+    """Return the ids of the input topics that a job has read, by the `READ_HEADER` of a mark.
+
+    >>> ids_read(b'{"topic_ids": {"clicks": "Xq3"}}'), ids_read(None)
+    ({'clicks': 'Xq3'}, {})
+    """
+    try:
+        return dict(json.loads(read or b"")["topic_ids"])
+    except (ValueError, TypeError, LookupError):
+        return {}
+
+
 class TopicGap(NamedTuple):
     """The unread records of one topic."""
 

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from floodmark.producers.board.causes import Cause, cause_of, reason_of
-from floodmark.producers.board.estimate import offsets_read
+from floodmark.producers.board.estimate import ids_read, offsets_read
 from floodmark.producers.board.model import (
     SOURCES,
     Board,
@@ -145,10 +145,17 @@ class Fold:
             self.refuse(topic, "it is read again")
         return topics
 
-    def add(self, topic: str, *, whole: bool = False, begins: Mapping[int, int] | None = None) -> None:
+    def add(
+        self,
+        topic: str,
+        *,
+        whole: bool = False,
+        begins: Mapping[int, int] | None = None,
+        topic_id: str | None = None,
+    ) -> None:
         """Put a topic on the board; ``begins``: the offset of the first record that Kafka has, by partition."""
         marks = self._topics.setdefault(topic, TopicMarks())
-        marks.whole, marks.begins = whole, begins or {}
+        marks.whole, marks.begins, marks.topic_id = whole, begins or {}, topic_id
         self._unread.pop(topic, None)
 
     def refuse(self, topic: str, reason: str) -> None:
@@ -313,6 +320,7 @@ def _topic(
         whole=marks.whole,
         input_watermark=lowest_input,
         batch_watermark=marks.batch_watermark(),
+        topic_id=marks.topic_id,
     )
 
 
@@ -362,9 +370,8 @@ def _placed(
         return replace(row, cause=wrong[0], verdict=wrong[1], reason=reason_of(wrong[0]))
     found = [views[name] for name in named if name in views]
     published = marks.published.get(row.source or "")
-    if row.cause is Cause.SILENT and (gone := deleted(found, offsets_read(published))):
-        reason = reason_of(Cause.DELETED, f"{sum(gone.values()):,}", ", ".join(gone))
-        return replace(row, cause=Cause.DELETED, reason=reason)
+    if row.cause is Cause.SILENT and (failing := _failing_restart(found, published)) is not None:
+        return replace(row, cause=failing[0], reason=failing[1])
     if row.verdict not in {Health.WARN, Health.STALL}:
         return row
     holders = [row for view in found for row in view.held_by if row.cause is not Cause.TWINS]  # twins hold no watermark
@@ -376,6 +383,16 @@ def _placed(
         return row
     verdict = Health.OK if excused else row.verdict  # an unread input is no excuse, and may be the cause
     return replace(row, verdict=verdict, cause=Cause.WAITS, reason=reason_of(Cause.WAITS))
+
+
+def _failing_restart(inputs: Collection[TopicView], published: bytes | None) -> tuple[Cause, str] | None:
+    """Return why a restart of a job fails, with the reason; ``None``: its inputs do not show that."""
+    ids = ids_read(published)
+    if again := [view.topic for view in inputs if view.topic_id not in {None, ids.get(view.topic, view.topic_id)}]:
+        return Cause.RECREATED, reason_of(Cause.RECREATED, ", ".join(again))
+    if gone := deleted(inputs, offsets_read(published)):
+        return Cause.DELETED, reason_of(Cause.DELETED, f"{sum(gone.values()):,}", ", ".join(gone))
+    return None
 
 
 def _counted(row: SourceView, marks: TopicMarks, uncounted: Collection[str]) -> SourceView:

@@ -90,6 +90,7 @@ class TopicView:
     whole: bool  # whether the topic was read from its first record
     input_watermark: int | None = None  # the lowest of the input topics of its jobs; ``None``: no job, or unknown
     batch_watermark: int | None = None  # the lowest that its jobs ran with in their last batch; ``None``: as above
+    topic_id: str | None = None  # Kafka's id of it when it was read; ``None``: unknown
 
     def sources(self) -> Iterator[SourceView]:
         """Yield the sources of all partitions."""

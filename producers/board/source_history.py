@@ -378,6 +378,7 @@ class TopicMarks:
     """By partition and source: the topic that alignment makes it wait for, by its last mark."""
     whole: bool = False  # whether all of its records were read, from the first one
     begins: Mapping[int, int] = field(default_factory=dict)  # the offset of the first record, by partition
+    topic_id: str | None = None  # Kafka's id of it when it was read
     read_until: int | None = None  # the clock when its end was last reached, epoch ms; ``None``: always at the end
 
     def take(self, mark: Mark, counts: Counter[str], read_at: int | None) -> None:

@@ -1,12 +1,14 @@
 """Why the watermark of a topic does not advance: the path from the topic back to the cause.  Pure."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from floodmark.producers.board.causes import Cause, advice_on
 from floodmark.producers.board.model import FORMAT, STATUSES, UNNAMED, Board, SourceView, State, TopicView
 from floodmark.producers.board.source_history import Health, is_ahead, is_failure, severity
 from floodmark.schemas.tracker import START_OR_INJECT
+
+_STOPPED: Final = {Cause.SILENT, Cause.DELETED, Cause.RECREATED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,7 @@ def trace(board: Board, topic: str) -> Why:
     unread = any(step.unread for step in steps)
     unclear = unread or state in {State.UNKNOWN, State.MISSING} or (cause is not None and cause.verdict is None)
     status = 1 if cause is not None and is_failure(cause.verdict) else 2 if unclear else 0
-    silent = [row for row in holders if row != cause and row.cause in {Cause.SILENT, Cause.DELETED} and row.inputs]
+    silent = [row for row in holders if row != cause and row.cause in _STOPPED and row.inputs]
     advised = [] if cause is None else [cause, *silent]
     parts = (advice_on(row.cause, row.source, is_job=bool(row.inputs)) for row in advised)
     advice = ". Also ".join(filter(None, parts))

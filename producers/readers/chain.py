@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException
 from floodmark.producers.board.fold import Fold, Point
 from floodmark.producers.board.model import Board
 from floodmark.producers.board.why import trace
-from floodmark.producers.clients.admin import Config, admin_client, first_since, offset_bounds
+from floodmark.producers.clients.admin import Config, admin_client, described, first_since, offset_bounds
 from floodmark.producers.clients.clock import Clock, Deadline
 from floodmark.producers.clients.consumers import Closing
 from floodmark.producers.readers.observer import Observer
@@ -81,6 +81,7 @@ class ChainReader(Closing):
 
     def _read_topic(self, topic: str) -> None:
         began = self._clock.wall()
+        topic_id, _ = described(self._admin, [topic], self._config.get("bootstrap.servers"))[topic]
         bounds = offset_bounds(self._config, topic)
         past = BackwardReader(self._config, bounds)
         kept: defaultdict[Partition, list[Classified]] = defaultdict(list)
@@ -108,7 +109,8 @@ class ChainReader(Closing):
                 lacking |= {place for place in bounds if kept[place] and kept[place][0].log_time > oldest}
         for record in self._around_starts(topic, bounds, trial) if not past.whole else ():
             kept[topic, record.partition].append(record)
-        self._fold.add(topic, whole=past.whole, begins={number: low for (_, number), (low, _) in bounds.items()})
+        begins = {number: low for (_, number), (low, _) in bounds.items()}
+        self._fold.add(topic, whole=past.whole, begins=begins, topic_id=topic_id)
         for record in _in_turn({place: _by_offset(records) for place, records in kept.items()}):
             self._fold.take(record)
         self._fold.read_until(topic, began)

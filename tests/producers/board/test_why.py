@@ -534,24 +534,26 @@ def test_a_fault_does_not_hide_what_holds_the_topic():
 
 
 @pytest.mark.parametrize(
-    ("read", "seconds", "cause"),
+    ("read", "topic_id", "seconds", "cause"),
     [
-        pytest.param({"0": 7}, range(30), Cause.DELETED, id="a restart fails"),
-        pytest.param({"0": 9}, range(30), Cause.SILENT, id="Kafka has all that it has not read"),
-        pytest.param({"0": 7}, range(END), None, id="it runs"),
+        pytest.param({"0": 7}, "old", range(30), Cause.DELETED, id="a restart fails"),
+        pytest.param({"0": 9}, "new", range(30), Cause.RECREATED, id="its input was created again"),
+        pytest.param({"0": 9}, "old", range(30), Cause.SILENT, id="Kafka has all that it has not read"),
+        pytest.param({"0": 9}, None, range(30), Cause.SILENT, id="Kafka tells no id"),
+        pytest.param({"0": 7}, "new", range(END), None, id="it runs"),
     ],
 )
-def test_a_restart_is_not_advised_where_kafka_has_deleted_what_a_job_has_not_read(read, seconds, cause):
+def test_a_restart_is_not_advised_where_it_fails(read, topic_id, seconds, cause):
     fold, offsets = Fold(), defaultdict(count)
-    fold.add("clicks", begins={0: 9})
-    said = (READ_HEADER, json.dumps({"input_offsets": {"clicks": read}}).encode())
+    fold.add("clicks", begins={0: 9}, topic_id=topic_id)
+    said = (READ_HEADER, json.dumps({"input_offsets": {"clicks": read}, "topic_ids": {"clicks": "old"}}).encode())
     job = Writer("counts", behind(9), seconds, topic="counts", reads="clicks")
     for time, topic, number, record, _ in sorted((*Writer().marks(), *job.marks()), key=lambda one: one[0]):
         fold.take(Mark(topic, number, next(offsets[topic]), time, record, [said] if topic == "counts" else []))
     why = trace(fold.board(BEGIN + END * SECOND), "counts")
     assert (why.cause and why.cause.cause) == cause
     assert ("Restart it with its checkpoint_location" in why.advice) == (cause is Cause.SILENT)
-    assert ("a restart of job counts fails" in why.advice) == (cause is Cause.DELETED)
+    assert ("a restart of job counts fails" in why.advice) == (cause in {Cause.DELETED, Cause.RECREATED})
     if cause is Cause.DELETED:
         assert "Kafka has deleted 2 records of clicks that it has not read" in why.cause.reason
 

@@ -232,7 +232,7 @@ KEYS = {
     "stage": {"name", "inputs", "topics"},
     "topic": {
         *("topic", "state", "verdict", "watermark", "lags", "since", "since_exact", "held_by", "partitions", "whole"),
-        *("input_watermark", "batch_watermark"),
+        *("input_watermark", "batch_watermark", "topic_id"),
     },
     "partition": {"partition", "state", "watermark", "sources", "begin"},
     "source": {
