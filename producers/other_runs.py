@@ -112,7 +112,9 @@ def last_marks(config: Config, topic: str, now: int) -> dict[str, WatermarkRecor
         records = read_until_end(settings, starts, {place: high for place, (_, high) in bounds.items()})
         marks = [record.record for record in records if isinstance(record, Mark)]
     except (KafkaException, FloodmarkError) as error:
-        _log.warning("the last marks of topic %r cannot be read, so no earlier epoch is known: %s", topic, error)
+        _log.warning(
+            "the last marks of topic %r cannot be read, so other runs and sources are unknown: %s", topic, error
+        )
         return {}
     return {mark.source: mark for mark in sorted(marks, key=attrgetter("epoch", "sequence"))}
 
