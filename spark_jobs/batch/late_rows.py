@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 
 from floodmark.schemas.classify import Offsets
+from floodmark.schemas.errors.base import iso
 from floodmark.spark_jobs.batch.observed_batch import ObservedBatch
 from floodmark.spark_jobs.batch.reread import rows_of
 from floodmark.spark_jobs.batch.sinks import LateRows
@@ -45,7 +46,7 @@ def count_late_rows(
             if spec.late_topic is not None:
                 routed += [(spec.late_topic, row) for row in _late_rows(spark, spec, observed.start, observed.end)]
     if unjudged:
-        _log.warning("job %s: %d row(s) behind the watermark %s", job, unjudged, watermark)
+        _log.warning("job %s: %d row(s) behind the watermark %s", job, unjudged, iso(watermark))
     return judged + unjudged, routed
 
 

@@ -158,7 +158,7 @@ def change(stored: Sequence[str], found: Sequence[str]) -> tuple[str, str]:
     ...        ["a", "Project [precisetimestampconversion((at#1 - 0) % 3600000000)]"])
     ('a window of 0:01:00', 'a window of 1:00:00')
     >>> change(["read x"], ["  Filter (k#1 > 0)", "read x"]), change(["mode='a', close='b'"], ["mode='a', close='c'"])
-    (('none', 'Filter (k#1 > 0)'), ("close='b'", "close='c'"))
+    (('nothing in its place', 'Filter (k#1 > 0)'), ("close='b'", "close='c'"))
     """
     old, new = ([line.strip() for line in lines] for lines in (stored, found))
     places = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
@@ -174,7 +174,7 @@ def change(stored: Sequence[str], found: Sequence[str]) -> tuple[str, str]:
 
 
 def _shown(lines: Sequence[str]) -> str:
-    return lines[0][:_SHOWN] if lines else "none"
+    return lines[0][:_SHOWN] if lines else "nothing in its place"
 
 
 def bins(numbers: Column, most: int) -> Column:

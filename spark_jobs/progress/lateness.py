@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from floodmark.schemas.classify import AnyMark, Partition
+from floodmark.schemas.errors.base import iso
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.tracker import Tracker, apply_mark
 
@@ -135,12 +136,13 @@ class LateRow:
 
         >>> row = LateRow("clicks", 0, 7, 0, None, b"", event_time=12, watermark=20, of_partition=True)
         >>> dict(row.record()[2])["floodmark-late"].decode()
-        '8 ms behind the watermark 20 of its partition'
+        '8 ms behind the watermark 1970-01-01T00:00:00.020+00:00 of its partition'
         """
         whose = "of its partition" if self.of_partition else "that its batch ran with"
+        late_by = self.watermark - self.event_time
         headers: Mapping[str, str] = {
-            "floodmark-late": f"{self.watermark - self.event_time} ms behind the watermark {self.watermark} {whose}",
-            "floodmark-late-by": str(self.watermark - self.event_time),
+            "floodmark-late": f"{late_by} ms behind the watermark {iso(self.watermark)} {whose}",
+            "floodmark-late-by": str(late_by),
             "floodmark-late-watermark": str(self.watermark),
             "floodmark-late-reason": "partition" if self.of_partition else "batch",
             "floodmark-late-from": f"{self.topic}/{self.partition}/{self.offset}",

@@ -11,7 +11,13 @@ from floodmark.spark_jobs.queries.plan import Operator
 
 _MODES: Final = ("append", "update")
 _TRIGGERS: Final = ("processingTime", "availableNow")
-_UNFIT_TRIGGERS: Final = ("once", "continuous", "realTime")
+_AT_ONCE: Final = "omit trigger=: each batch then starts when the one before has ended"
+_UNFIT_TRIGGERS: Final = {
+    "once": "use {'availableNow': True} to stop when all existing records are processed",
+    "continuous": _AT_ONCE,
+    "realTime": _AT_ONCE,
+}
+"""Triggers of Spark that are refused, and what to do instead."""
 MULTIPLE: Final = "spark.sql.streaming.statefulOperator.allowMultiple"
 NO_DATA_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 SETTINGS: Final = {
@@ -47,8 +53,7 @@ def refuse(
     for name in trigger or {}:
         if name in _UNFIT_TRIGGERS:
             reason = "it does not run batch after batch, and only a batch advances the watermark"
-            advice = "use {'availableNow': True} to stop when all existing records are processed, or 'processingTime'"
-            raise UnsupportedQueryError(operator=f"trigger {name!r}", reason=reason, advice=advice)
+            raise UnsupportedQueryError(operator=f"trigger {name!r}", reason=reason, advice=_UNFIT_TRIGGERS[name])
         _require("the key of trigger", name, _TRIGGERS)
     _refuse_operators(plan, under_watermark=False, under_state=False)
 
