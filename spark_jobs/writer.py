@@ -20,7 +20,7 @@ from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.errors import UnsupportedQueryError, UsageError
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import membership_of
-from floodmark.schemas.timestamps import END_OF_TIME, duration_of
+from floodmark.schemas.timestamps import duration_of
 from floodmark.schemas.tracker import AS_WRITTEN
 from floodmark.spark_jobs.batch import output_observation
 from floodmark.spark_jobs.batch.handler import BatchHandler, register_running, stop_running
@@ -210,7 +210,7 @@ def preview(result: DataFrame, *, wait: timedelta = timedelta(seconds=30), rows:
     """Print the first complete results of a query, its watermark, and which source holds the watermark back.
 
     The query runs as a job with a temporary checkpoint and writes nothing to Kafka.  It stops when it has enough rows,
-    when its input has ended, or after ``wait``.
+    when its input has ended, or ``wait`` after the start of the first batch.
 
     Args:
         result: any operators over one or more `floodmark.spark_jobs.read`, in a session with a local master.
@@ -229,26 +229,28 @@ def preview(result: DataFrame, *, wait: timedelta = timedelta(seconds=30), rows:
         reason = "preview() needs a session with a local master, because its checkpoint is on this machine; use write()"
         raise UsageError(reason=reason)
     found: list[Row] = []
+    began: list[float] = []  # when each batch has; the first one does even without a record, but Spark starts slowly
     enough = threading.Event()
 
     def keep(batch: DataFrame, _batch_id: int) -> None:
-        found.extend(batch.limit(rows - len(found)).collect())
-        if len(found) == rows:
+        began.append(time.monotonic())
+        found.extend(batch.limit(max(0, rows + 1 - len(found))).collect())  # one more tells that there are more
+        if len(found) >= rows:
             enough.set()
 
     with TemporaryDirectory(prefix="floodmark-preview-", ignore_cleanup_errors=True) as directory:
         job = write(result, writer=keep, job="preview", checkpoint_location=directory)
-        deadline = time.monotonic() + seconds
-        while job.isActive and not job.ended and time.monotonic() < deadline and not enough.wait(_POLL):
-            pass
+        while job.isActive and not job.ended and not enough.wait(_POLL):
+            if began and time.monotonic() >= began[0] + seconds:
+                break
         job.stop()
     failure = job.exception()
     if failure is not None:
         raise failure
     if found:
-        spark.createDataFrame(found, result.schema).show(rows, truncate=False)
-    reached = "the input has ended" if job.watermark == END_OF_TIME else f"watermark {iso(job.watermark)}"
-    told = [f"{len(found)} row{'s' * (len(found) != 1)}, {reached}"]
+        spark.createDataFrame(found[:rows], result.schema).show(rows, truncate=False)
+    shown = f"{len(found)} row{'s' * (len(found) != 1)}" if len(found) <= rows else f"the first {rows} of more rows"
+    told = [f"{shown}, {'the input has ended' if job.ended else f'watermark {iso(job.watermark)}'}"]
     if not job.ended and not enough.is_set():
         holds = [hold.sentence for hold in job.holders()[:3]]
         told += holds or ["the results are not computed yet: pass a longer wait="]

@@ -1,6 +1,7 @@
 """A look at the results of a query: complete rows, the watermark and its holder; nothing is written."""
 
 import re
+import time
 from datetime import timedelta
 from pathlib import Path
 from tempfile import gettempdir
@@ -9,6 +10,7 @@ import pytest
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.schemas.errors import JobFailedError, UsageError
 from floodmark.spark_jobs import preview
+from floodmark.spark_jobs.batch.handler import BatchHandler
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import WIDTH, read_events, windowed
 from support.harness import Stream
@@ -50,8 +52,31 @@ def test_it_stops_when_it_has_enough_rows(kafka, topic, result, capsys):
     preview(result(given), wait=_WAIT, rows=3)
     rows, last = table(capsys.readouterr().out)
     assert len(rows) == 3
-    assert re.fullmatch(r"3 rows, watermark \S+", last)
+    assert re.fullmatch(r"the first 3 of more rows, watermark \S+", last)
     assert end_offsets(kafka.config, given) == end
+
+
+def test_seconds_count_from_the_first_batch_and_an_ended_input_has_more_rows(kafka, topic, result, capsys, monkeypatch):
+    given, clock, late = topic(1), time.monotonic, []
+    Stream.seeded(25).produce(kafka.config, given)
+    run = BatchHandler.__call__
+
+    def run_late(handler, frame, batch_id):
+        late.append(2 * _WAIT.total_seconds())
+        run(handler, frame, batch_id)
+
+    monkeypatch.setattr(BatchHandler, "__call__", run_late)
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + (late[0] if late else 0))
+    preview(result(given), wait=_WAIT, rows=3)
+    rows, last = table(capsys.readouterr().out)
+    assert len(rows) == 3
+    assert last == "the first 3 of more rows, the input has ended"
+
+
+def test_an_input_without_a_record(topic, result, capsys):
+    given = topic(1)
+    preview(result(given), wait=timedelta(seconds=1))
+    assert capsys.readouterr().out.startswith(f"0 rows, watermark unknown; {given}: no watermark record")
 
 
 def test_without_a_complete_row_it_names_who_holds_the_watermark(spark, kafka, topic, capsys):
