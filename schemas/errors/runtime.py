@@ -22,6 +22,21 @@ class EventTimeShiftError(ResultError):
     shift: object
 
 
+class EventTimeUnitError(ResultError):
+    """An input whose event times are all in January 1970, and its watermark is not: they are read in a wrong unit."""
+
+    template = (
+        "job {job!r}: no event time of {topic} is after {latest!t}, but its watermark is {watermark!t}. The unit of "
+        "the values is probably {factor:,} times as long as the one in which the job reads them. The batch has written "
+        "no result. Pass another unit=."
+    )
+    job: str
+    topic: str
+    latest: int
+    watermark: int
+    factor: int
+
+
 class SubstreamError(ResultError):
     """A row whose window `windows_per_key` has already returned, by the watermark of the row's key."""
 

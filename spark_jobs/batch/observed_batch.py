@@ -9,6 +9,7 @@ from typing import Any, Final
 from floodmark.producers.clients.admin import offset_bounds
 from floodmark.schemas.classify import AnyMark, Mark, Offsets, Unreadable
 from floodmark.schemas.counts import Discrepancy, Mismatch
+from floodmark.schemas.errors import EventTimeUnitError
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.timestamps import END_OF_TIME, are_seconds
 from floodmark.spark_jobs.batch.output_observation import Output
@@ -66,9 +67,9 @@ def update_progress(
         if isinstance(mark, Unreadable):
             counts["unreadable_marks"] += 1
             _log.warning("job %s: %s: %s", job, mark.place, mark.reason)
-    _warn_of_unit(job, progress, observed, marks.marks)
     policies = {topic: spec.mark_policy for spec, _ in observed.inputs for topic in spec.topics}
     progress.apply(marks.marks, policies, lambda: is_to_end((spec for spec, _ in observed.inputs), observed.end))
+    _judge_units(job, progress, observed, marks.marks)
     for process in progress.ignored.news():
         _log.warning("job %s: %s", job, process)
     discrepancies = progress.reconcile(marks, observed.start, observed.end, uncounted)
@@ -88,24 +89,33 @@ def _tally(job: str, progress: Progress, observed: ObservedBatch, counts: Counte
         counts.update(records=found.total, tombstones=found.tombstones)
         for kind, skipped in found.unusable.items():
             counts[kind] += skipped.count
-        for kind, total in progress.tally(spec.topics[0], found.rows, found.unusable).items():
+        for kind, total in progress.tally(spec.topics[0], found.rows, found.unusable, found.latest).items():
             if progress.doublings.has_doubled((spec.topics[0], kind), total):
                 _log.warning("job %s: %d %s rows so far; in this batch: %s", job, total, kind, found.unusable[kind])
 
 
-def _warn_of_unit(job: str, progress: Progress, observed: ObservedBatch, marks: Sequence[AnyMark]) -> None:
-    """Log a warning if either the rows of a batch or the marks beside them are in January 1970: their unit is wrong."""
+def _judge_units(job: str, progress: Progress, observed: ObservedBatch, marks: Sequence[AnyMark]) -> None:
+    """Compare rows with marks: if either are in January 1970, their unit is wrong.
+
+    It fails the job if all rows so far are, before it writes their results, and logs a warning of others.
+    """
     known = [mark for mark in marks if isinstance(mark, Mark)]
     times = [mark.record.watermark for mark in known]
-    highest = max((time for time in times if time is not None and time < END_OF_TIME), default=0)
+    reached = [time for time in (*times, progress.watermark) if time is not None and time < END_OF_TIME]
+    highest = max(reached, default=0)
     for spec, found in observed.inputs:
+        topics, latest = ", ".join(spec.topics), progress.latest(spec.topics[0])
+        factor = None if latest is None or progress.watermark is None else _too_fine(latest, highest)
+        if latest is not None and factor is not None:
+            raise EventTimeUnitError(job=job, topic=topics, latest=latest, watermark=highest, factor=factor)
         if found.earliest is None:
             continue
-        for factor in (one for one in _FACTORS if are_seconds(found.earliest * one // 1_000, highest)):
+        factor = _too_fine(found.earliest, highest)
+        if factor is not None:
             _log.warning(
                 "job %s: event times of %s begin at %s, but its marks are at %s. Are the values in a unit that is "
                 "%s times as long? Then pass that unit=",
-                *(job, ", ".join(spec.topics), iso(found.earliest), iso(highest), f"{factor:,}"),
+                *(job, topics, iso(found.earliest), iso(highest), f"{factor:,}"),
             )
         for mark, time in zip(known, times, strict=True):
             if mark.topic not in spec.topics or time is None or not are_seconds(time, found.earliest):
@@ -116,6 +126,11 @@ def _warn_of_unit(job: str, progress: Progress, observed: ObservedBatch, marks: 
                     "pass event_time= in seconds? Then pass milliseconds",
                     *(job, mark.source, mark.topic, iso(time), iso(found.earliest)),
                 )
+
+
+def _too_fine(time: int, watermark: int) -> int | None:
+    """Return how many times as long the unit of an event time would fit a watermark; ``None``: it is not in 1970."""
+    return next((factor for factor in _FACTORS if are_seconds(time * factor // 1_000, watermark)), None)
 
 
 def require_usable(job: str, progress: Progress, specs: Sequence[SourceSpec]) -> bool:

@@ -207,9 +207,15 @@ class Progress:
         """Tell whether the input watermark has reached a value."""
         return self.watermark is not None and self.watermark >= watermark
 
-    def tally(self, topic: str, rows: int, unusable: Mapping[str, Skipped]) -> dict[str, int]:
+    def tally(
+        self, topic: str, rows: int, unusable: Mapping[str, Skipped], latest: int | None = None
+    ) -> dict[str, int]:
         """Add up the records of one source, under its first topic; return its totals of the kinds in ``unusable``."""
-        return self._records.setdefault(topic, TopicRecords()).add(rows, unusable)
+        return self._records.setdefault(topic, TopicRecords()).add(rows, unusable, latest)
+
+    def latest(self, topic: str) -> int | None:
+        """Return the highest event time of the rows under ``topic``, epoch milliseconds; ``None``: none, or unknown."""
+        return self._records.get(topic, TopicRecords()).latest
 
     def reconcile(
         self, marks: BatchMarks, start: Offsets, end: Offsets, uncounted: Collection[str]

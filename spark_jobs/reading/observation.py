@@ -27,6 +27,7 @@ _MAX_PARTITIONS: Final = 1 << 20
 _MAX_TASKS: Final = 1 << 20
 _MAX_TOPICS: Final = 1 << 10
 _BINS: Final = 1 << 12  # the counts are exact for fewer bins
+_BOUNDS: Final = ((F.min, "earliest"), (F.max, "latest"))  # of the event times
 
 KINDS: Final = ("row", "tombstones", *UNUSABLE)
 """The kinds of records in a bin; marks are counted as rows, since their number is known."""
@@ -48,6 +49,7 @@ class Observation:
     tombstones: int = 0
     unusable: Mapping[str, Skipped] = field(default_factory=dict)  # the skipped records, by kind
     earliest: int | None = None  # the lowest event time, epoch milliseconds
+    latest: int | None = None  # the highest one
     late: int = 0  # rows that were judged late
     late_by_batch: int = 0
     """Those of them that are late only by the watermark of the batch, not by that of their partition."""
@@ -81,6 +83,7 @@ class Observation:
             unusable={kind: Skipped.of(kinds[kind], metrics.get(f"{kind}_at")) for kind in UNUSABLE},
             tombstones=kinds["tombstones"],
             earliest=metrics.get("earliest"),
+            latest=metrics.get("latest"),
             late=int(metrics.get("late") or 0),
             late_by_batch=int(metrics.get("late_by_batch") or 0),
             late_at=metrics.get("late_at"),
@@ -143,7 +146,7 @@ def columns(*, judged: bool = False) -> list[Column]:
         *(lateness if judged else []),
         F.concat(F.lit("["), F.array_join(F.collect_list(mark), ","), F.lit("]")).alias("marks"),  # a list in JSON
         *unusable,
-        F.unix_millis(F.min(F.col(f"`{OURS}event_time`"))).alias("earliest"),
+        *(F.unix_millis(of(F.col(f"`{OURS}event_time`"))).alias(name) for of, name in _BOUNDS),
         # Each task has a bin for each kind in each of its partitions.
         bins(bin_, _BINS).alias("bins"),
     ]

@@ -9,12 +9,15 @@ import pytest
 from floodmark.producers.testing import mark
 from floodmark.schemas import Tracker
 from floodmark.schemas.classify import mark_record
+from floodmark.schemas.errors import EventTimeUnitError
 from floodmark.schemas.tracker import AS_WRITTEN
 from floodmark.spark_jobs.batch.observed_batch import ObservedBatch, require_usable, update_progress
 from floodmark.spark_jobs.batch.output_observation import Output
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.unusable import Skipped
 from floodmark.spark_jobs.reading.observation import Observation
+
+_NOON = 1_767_225_600_000
 
 
 class Partition:
@@ -34,7 +37,7 @@ class Partition:
         self._marks.append({"topic": "clicks", "partition": 0, "offset": self._offset, "log_time": 0, **text})
         self._offset += 1
 
-    def batch(self, earliest=None, unusable=()):
+    def batch(self, earliest=None, unusable=(), latest=None):
         begin, self._begin = self._begin, self._offset
         marks, self._marks = self._marks, []
         read = self._offset - begin
@@ -43,6 +46,7 @@ class Partition:
             records={("clicks", 0): read},
             rows=read - len(marks),
             earliest=earliest,
+            latest=latest or earliest,
             unusable=dict(unusable),
         )
         spec = SimpleNamespace(topics=("clicks",), mark_policy=AS_WRITTEN)
@@ -133,15 +137,33 @@ def test_unusable_records_are_logged_when_their_number_has_doubled(logged):
 def test_values_that_are_read_in_too_short_a_unit_are_named(logged, earliest, factor):
     """Their windows would be in 1970, and a job that reads all in one batch has no watermark to count them late."""
     partition = Partition()
-    partition.rows(1)
-    partition.mark(watermark=1_767_225_600_000, records=1)
-    partition.batch(earliest)
+    partition.rows(2)
+    partition.mark(watermark=_NOON, records=2)
+    partition.batch(earliest, latest=_NOON)
     assert [
         line
         for line in logged()
         if f"that is {factor} times as long? Then pass that unit=" in line and "clicks" in line and "1970" in line
     ] == logged()
     assert len(logged()) == (factor is not None)
+    partition = Partition()
+    partition.rows(1)
+    partition.batch(earliest)  # no mark yet
+    partition.mark(watermark=_NOON, records=1)
+    if factor is None:
+        partition.batch()
+        return
+    with pytest.raises(EventTimeUnitError, match=f"of clicks .* 1970-01-.* {factor} times as long"):
+        partition.batch()
+
+
+def test_one_row_in_a_wrong_unit_fails_no_job(logged):
+    partition = Partition()
+    for number, time in enumerate((_NOON, _NOON // 1_000, _NOON)):
+        partition.rows(1)
+        partition.mark(sequence=number, watermark=_NOON, records=number + 1)
+        partition.batch(time)
+    assert len(logged()) == 1
 
 
 @pytest.mark.parametrize(("earliest", "warns"), [(1_767_225_600_000, True), (1_767_225_600, False), (None, False)])
