@@ -167,8 +167,10 @@ _WORDS: Final = {
     Cause.BEFORE_INPUT: _Words(
         "its watermark is ahead of the clock, and that of its input is not: an event with a time in the future was "
         "read, and all rows until then are late",
-        "start job {0} over with a new checkpoint_location, a new output and a Start(output_at=) that leaves this "
-        "event out, and so the jobs that read its output",
+        "start job {0} over with a new checkpoint_location, a new output and "
+        "ReadOptions(max_offsets_per_trigger=None), and so the jobs that read its output. Its first batch then reads "
+        "past this event. If that is too much for one batch, use Start(output_at=) with a time after the restart of "
+        "the source of this event",
     ),
 }
 

@@ -16,6 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from floodmark.schemas.errors import UsageError
+from floodmark.schemas.errors.base import iso
+from floodmark.schemas.timestamps import END_OF_TIME, is_late
 from floodmark.spark_jobs.batch.late_rows import pass_thresholds
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.batch.stopping import Stopping
@@ -51,9 +54,10 @@ def prepare_checkpoint(
     if start_point.first is not None:
         return
     checkpoint = snapshots.checkpoint
-    store(checkpoint.files, start_point)
     topics = ProgressFromTopics(spark, specs, start_point)
     topics.read_to(start_point.begins)
+    _require_below(start_point, topics.progress.watermark)
+    store(checkpoint.files, start_point)
     steps = list(start_point.steps()) if topics.has_records else []
     committed = checkpoint.last_committed
     if steps and committed is None:
@@ -73,6 +77,21 @@ def prepare_checkpoint(
             checkpoint.raise_watermark(last, spark_watermark(known, windows_close))
         snapshots.store(last, topics.progress.snapshot())
     store(checkpoint.files, replace(start_point, first=len(steps)))
+
+
+def _require_below(start_point: StartPoint, watermark: int | None) -> None:
+    """Refuse an ``output_at`` that the watermark of the input has passed at the start: its results would be missing."""
+    output_at = start_point.output_at
+    if output_at is None or start_point.follows is not None or watermark == END_OF_TIME:
+        return
+    if is_late(output_at, watermark):
+        reason = (
+            f"output_at is {iso(output_at)}, but where the job would start, the watermark of its input is already "
+            f"{iso(watermark)}, so it would drop rows of these results. If an event in the future moved it there, give "
+            "an output_at after the restart of its source. If event times are ahead of Kafka's timestamps, give a "
+            "larger early="
+        )
+        raise UsageError(reason=reason)
 
 
 def _plan_first(query: Query) -> None:

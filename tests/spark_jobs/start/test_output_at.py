@@ -125,6 +125,28 @@ def test_a_function_gets_no_row_before_it_and_a_whole_first_window(topic, source
     assert job.counts["records"] < len(rows) * 3 / 4, "it has read all"
 
 
+def test_a_start_after_an_event_in_the_future_and_before_the_restart_of_its_source_is_refused(
+    kafka, topic, source, checkpoint
+):
+    given = topic(1)
+    jumped = [Put("web", ("a", NOON + second * 1_000, 1)) for second in range(30)]
+    Log(1, [*jumped[:20], Say("web", NOON + 10**9), *jumped[20:]]).write(kafka.config, given)
+    restarted = [
+        entry
+        for second in range(30, 90)
+        for entry in (Put("web", ("a", NOON + second * 1_000, 1)), Say("web", NOON + second * 1_000))
+    ]
+    Log(1, [*restarted, Say("web", "end")]).write(kafka.config, given, epoch=2)
+    wish = Start(output_at=to_datetime(NOON + 35_000), early=timedelta(seconds=1))
+    rows, out = windows(source(given, ReadOptions(max_offsets_per_trigger=50))), topic(1)
+    with pytest.raises(UsageError, match=r"the watermark of its input is already 2023-11-\S+ so .* after the restart"):
+        start(rows, out, checkpoint, start=wish)
+    wish = Start(output_at=to_datetime(NOON + 50_000), early=timedelta(seconds=1))
+    start(rows, out, checkpoint, start=wish).awaitTermination(60)  # in the same checkpoint_location
+    found = {end: n for (_, end, n) in total(batches_of(kafka.config, out))}
+    assert found == {NOON + end: 10 for end in range(50_000, 91_000, WIDTH)}
+
+
 def test_kafka_is_asked_once_where_the_job_begins(topic, source, checkpoint, written, monkeypatch):
     asked, ask = [], find_start_point.retained_since
     monkeypatch.setattr(find_start_point, "retained_since", lambda *given: asked.append(given) or ask(*given))
