@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.minutes, pytest.mark.timeout(1_800)
 _PROGRAM = Path(__file__).parent / "cluster_job.py"
 _STAGES = ("first", "second")
 _LIMIT = 480
-_PACE = 0.25
+_PACE = 0.5
 _SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.efficiency.enabled": "false",

@@ -19,7 +19,7 @@ from floodmark.schemas.classify import Data, Mark, classify
 from floodmark.schemas.records import Status
 from floodmark.schemas.tracker import MarkRouter
 
-ENOUGH = 300
+ENOUGH = 180
 HISTORIES = int(os.environ.get("FLOODMARK_HISTORIES") or ENOUGH)
 CHUNKS = 3
 RETENTION = 600_000

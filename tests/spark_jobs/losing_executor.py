@@ -14,8 +14,9 @@ from collections.abc import Iterator
 
 import pandas as pd
 from floodmark.spark_jobs import local_session, write
+from floodmark.spark_jobs.class_archive import archive_options
 from support.counting import read_events, windowed
-from support.harness import QUICK
+from support.harness import QUICK, SMALL_BATCHES
 
 
 def main(servers: str, given: str, checkpoint: str, marker: str) -> None:
@@ -33,7 +34,9 @@ def main(servers: str, given: str, checkpoint: str, marker: str) -> None:
             yield frame
 
     cluster = {"spark.master": "local-cluster[2,1,700]", "spark.executor.memory": "700m"}
-    spark = local_session("losing", settings={**cluster, "spark.executor.extraJavaOptions": QUICK})
+    executors = {"spark.executor.extraJavaOptions": f"{QUICK} {archive_options(record=False)}"}
+    settings = {**SMALL_BATCHES, "spark.sql.shuffle.partitions": "2", **cluster, **executors}
+    spark = local_session("losing", settings=settings)
     results = windowed(read_events(spark, servers, given, max_offsets_per_trigger=200))
     found: list[tuple[str, int, int]] = []
     job = write(

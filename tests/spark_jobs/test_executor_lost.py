@@ -17,7 +17,7 @@ _SCRIPT = Path(__file__).parent / "losing_executor.py"
 
 def test_tasks_that_run_again_are_counted_once(kafka, topic, tmp_path):
     given, marker = topic(4), tmp_path / "killed"
-    stream = Stream.seeded(41, sources=2)
+    stream = Stream.seeded(41, sources=2, steps=6)
     stream.produce(kafka.config, given)
     path = os.pathsep.join([str(_SCRIPT.parents[1]), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, str(_SCRIPT), kafka.bootstrap_servers, given, str(tmp_path / "checkpoint"), str(marker)]

@@ -1,7 +1,7 @@
 """Every operator of Spark that works on event time, exact to the millisecond: two tables of cases, each on Kafka.
 
 The first table runs with a look-ahead, as jobs do by default, the second one without.  Each case walks the watermark
-through T - 1, T and T + 1 of moments at which its results are out, and each batch is held
+through T - 1, T and T + 1 of a moment at which results are out, and to a later one.  Each batch is held
 against the plain computation of the same rows: what is out, what is not yet, and what the marks say.
 """
 
@@ -100,7 +100,7 @@ def walk(case: ops.Query, closes: int = 1) -> tuple[list[Log], int]:
     base = [rows_of(seed, 14) for seed in range(case.source.inputs)]
     moments = sorted({row.out for row in case.plain(base, closes) if row.out is not None} or {110_000, 120_000})
     chosen = [moments[len(moments) // 3], moments[2 * len(moments) // 3]]
-    marks = sorted({moment + step + case.shift for moment in chosen for step in (-1, 0, 1)})
+    marks = sorted({chosen[0] + step + case.shift for step in (-1, 0, 1)} | {chosen[1] + case.shift})
     size = len(base[0]) + 2
     logs = []
     for number, rows in enumerate(base):

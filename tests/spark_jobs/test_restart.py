@@ -70,7 +70,7 @@ def fed(kafka, topic, stream):
                 producers[name].advance(watermark)
                 producers[name].flush()
                 written.steps[name].append((times, watermark))
-            if stop.wait(0.2):  # as a source that follows the clock
+            if stop.wait(0.5):  # as a source that follows the clock
                 break
         for producer in producers.values():
             producer.end()

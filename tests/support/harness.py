@@ -68,7 +68,7 @@ class Stream:
     steps: dict[str, list[tuple[list[int], int]]]
 
     @classmethod
-    def seeded(cls, seed: int, sources: int = 2, steps: int = 12, per_step: int = 40) -> "Stream":
+    def seeded(cls, seed: int, sources: int = 2, steps: int = 8, per_step: int = 40) -> "Stream":
         """Make one up: events within a second behind or two before the watermark of their step."""
         chance = random.Random(seed)  # noqa: S311  # a repeatable stream
         made = {}

@@ -31,7 +31,7 @@ def start(kafka, spark, checkpoint, file):
     """Start the job, with a checkpoint for each place."""
 
     def job(topic, place="first", query=windowed, **options):
-        rows = read_events(spark, kafka.bootstrap_servers, topic, max_offsets_per_trigger=60)
+        rows = read_events(spark, kafka.bootstrap_servers, topic, max_offsets_per_trigger=100)
         given = {"writer": count_store(file), "job": "totals", "checkpoint_location": f"{checkpoint}-{place}"}
         return write(query(rows), **given, options=WriteOptions(lookahead=timedelta(0), **options))
 

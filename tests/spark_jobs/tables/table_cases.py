@@ -96,7 +96,7 @@ def start(kafka, spark, checkpoint):
     """Start a job, with a checkpoint for each ``state``."""
 
     def job(
-        topic, table, query=windowed, *, state="first", per_batch=60, output_mode="append", name="totals", **options
+        topic, table, query=windowed, *, state="first", per_batch=80, output_mode="append", name="totals", **options
     ):
         rows = read_events(spark, kafka.bootstrap_servers, topic, max_offsets_per_trigger=per_batch)
         return write(
@@ -242,7 +242,7 @@ def test_a_table_that_is_rolled_back_fails_the_job_which_then_has_two_ways_on(sp
             set_current(seen[1])  # by another program
 
     lost = pytest.raises(ContinueError, match=r"lacks batch \d+ of this .* as it was, or .*\(published='continue'\)\)")
-    job = start(given, table, on_batch=roll_back)
+    job = start(given, table, on_batch=roll_back, per_batch=60)
     with lost:
         job.awaitTermination(_LIMIT)
     with lost:
@@ -417,7 +417,7 @@ def test_a_catalog_may_conflict_lose_an_answer_forbid_or_go_away(spark, kafka, t
 
         seen.clear()
         with pytest.raises(TableError, match=r"cannot use table 'rest\.db\.totals'.*No row is lost") as failed:
-            start(given, table, on_batch=cause).awaitTermination(_LIMIT)
+            start(given, table, on_batch=cause, per_batch=60).awaitTermination(_LIMIT)
         assert_true_marks(catalog.tables.load_table("db.totals"), ended=False)
         return str(failed.value)
 
@@ -455,7 +455,7 @@ def test_the_results_from_a_time_on_begin_a_table(kafka, topic, place, start):
     ],
 )
 def test_a_job_that_is_killed_writes_each_row_once(kafka, topic, place, checkpoint, start, kind, step, more):
-    given, stream = topic(2), Stream.seeded(22, steps=8)
+    given, stream = topic(2), Stream.seeded(22, steps=6)
     stream.produce(kafka.config, given)
     names = kafka.bootstrap_servers, given, str(place(kind)), f"{checkpoint}-first"
     done = run_crashing(*names, step, "3", delivery=kind, **more)
