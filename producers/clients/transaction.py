@@ -98,9 +98,16 @@ class Transaction:
         """Serve the client's callbacks, and raise a failure."""
         self._call(self.producer.poll, 0)
 
-    def commit(self) -> None:
-        """Commit the open transaction."""
-        self._call(self.producer.commit_transaction, _TIMEOUT)
+    def commit(self, check: Callable[[], object] | None = None) -> None:
+        """Commit the open transaction.
+
+        ``check`` is called when Kafka has all records, and may raise: a topic that was created again only now has them.
+        """
+        deadline = Deadline(_TIMEOUT)
+        if check is not None:
+            self._call(self.producer.flush, _TIMEOUT)
+            check()
+        self._call(self.producer.commit_transaction, max(1.0, deadline.left))
         self._open = False
 
     def abort(self) -> None:

@@ -96,6 +96,12 @@ class InjectorState:
     counts: Mapping[str, int]
     began_with: int  # how many partitions the input had when the injection began
     topic_id: str | None = None  # the id of the input topic; ``None``: not known
+    target_id: str | None = None  # that of the target which the injector knew: it may have written into a new one
+
+    def ids(self, injection: Injection) -> dict[str, str]:
+        """Return the known ids of the topics."""
+        ids = {injection.source_topic: self.topic_id, injection.target_topic: self.target_id}
+        return {topic: topic_id for topic, topic_id in ids.items() if topic_id is not None}
 
     def pack(self, source: str, partition: int) -> bytes:
         """Return the value of the header, or raise InjectorError if it is too large for Kafka."""
@@ -120,6 +126,7 @@ class InjectorState:
                 dict(found["counts"]),
                 int(found["began_with"]),
                 found["topic_id"],
+                found.get("target_id"),
             )
             if not (0 <= state.next_offset <= _LARGEST and 0 <= state.epoch < _LARGEST):
                 raise ValueError(f"offset {state.next_offset}, epoch {state.epoch}")

@@ -261,7 +261,7 @@ class Injector(Closing):
         except InjectorError:
             if self._partition is None or not require_input(self.injection, self._config):
                 raise
-            self._partitions.format_confirmed = True
+            self._partitions.read_format = self.injection.fmt.about
 
     def _warn_of_misfit(self) -> None:
         advice = self._partitions.fit.pop_advice()
@@ -316,7 +316,6 @@ class Injector(Closing):
         if self._batch_unfinished:
             reason, advice = "it was interrupted amid a batch", "close it and start again: nothing is lost"
             raise InjectorError(source=self.injection.source, reason=reason, advice=advice)
-        self._watch.check()  # all that is committed comes from the same topic, and goes to the same
         self._out.begin()
         self._partitions.estimate(self._input.ends)
         self._partitions.follow_slowest()
@@ -325,7 +324,7 @@ class Injector(Closing):
             if partition.due:
                 self._mark(number, partition)
         try:
-            self._out.commit()
+            self._out.commit(self._watch.check)  # all of it comes from the same topic, and is in the same
         except BrokerUnavailableError:
             self._watch.require_same()  # the target may be missing
             raise
@@ -334,10 +333,10 @@ class Injector(Closing):
         self._next_commit = self._clock.steady() + milliseconds(self.injection.interval)
 
     def _mark(self, number: int, partition: InjectedPartition, status: Status = Status.ACTIVE) -> None:
-        read, topic_id = partition.input, self._partitions.ids.get(self.injection.source_topic)
-        about, epoch = self.injection.fmt.about, self._writer.identity.epoch
-        began_with = self._partitions.began_with
-        state = InjectorState(partition.next, epoch, about, read.snapshot(), dict(read.counts), began_with, topic_id)
+        read, ids, epoch = partition.input, self._partitions.ids, self._writer.identity.epoch
+        about, began_with = self._partitions.input_format, self._partitions.began_with
+        known = ids.get(self.injection.source_topic), ids.get(self.injection.target_topic)
+        state = InjectorState(partition.next, epoch, about, read.snapshot(), dict(read.counts), began_with, *known)
         now, time = self._clock.wall(), partition.time_of_mark
         mark = self._writer.mark(number, now, watermark=read.watermark, status=status, processing_time_watermark=time)
         headers: list[tuple[str, bytes | None]] = [(STATE_HEADER, state.pack(self.injection.source, number))]
@@ -352,7 +351,7 @@ class Injector(Closing):
         self._out.begin()
         for number, partition in self._partitions.items():
             self._mark(number, partition, Status.ENDED)
-        self._out.commit()
+        self._out.commit(self._watch.check)
 
     @property
     def first_trouble(self) -> str | None:

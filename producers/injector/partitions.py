@@ -130,9 +130,11 @@ class InjectedPartitions:
         self.epoch = max((state.epoch for state in states.values()), default=0)  # of earlier instances
         self.began_with = min((state.began_with for state in states.values()), default=given)
         """How many partitions the input had when the injection began; it reads all records of later ones."""
-        self.format_confirmed = False  # whether an earlier instance has read an event time with this format
+        self.read_format: str | None = None  # the format with which an earlier instance has read an event time
         self.fit = PolicyFit(injection.policy)
         self.ids = TopicIds()
+        for state in states.values():  # also of partitions of other members of a group
+            self.ids.compare(state.ids(injection), f"injector {injection.source!r}")
         self._injection, self._clock, self._decisions = injection, clock, decisions
         self._all: dict[int, InjectedPartition] = {}
         for number, begin in begins.items():
@@ -152,11 +154,20 @@ class InjectedPartitions:
         return self._all.items()
 
     def _restore(self, partition: InjectedPartition, state: InjectorState) -> None:
-        if state.topic_id is not None:
-            self.ids.compare({self._injection.source_topic: state.topic_id}, f"injector {self._injection.source!r}")
         partition.restore(state)
-        has_event_time, about = partition.input.has_event_time, self._injection.fmt.about
-        self.format_confirmed = self.format_confirmed or (has_event_time and state.input_format == about)
+        if partition.input.has_event_time and not self.format_confirmed:
+            self.read_format = state.input_format
+
+    @property
+    def format_confirmed(self) -> bool:
+        """Whether an earlier instance has read an event time with this format."""
+        return self.read_format == self._injection.fmt.about
+
+    @property
+    def input_format(self) -> str:
+        """The format to store: a new one only once it has read an event time, so that the next start checks it, too."""
+        about = self._injection.fmt.about
+        return about if self.read_format is None or self.fit.first is not None else self.read_format
 
     def _add(self, number: int, begin: int, *, used: bool) -> InjectedPartition:
         decisions = None if self._decisions is None else deque(self._decisions.get(number, ()))

@@ -150,9 +150,8 @@ def preview_injection(injection: Injection, config: Config) -> Preview:
         for number, state in states_of(config, target, injection.source, numbers).items():
             starts[number] = max(starts[number], state.next_offset)
             partitions[number].restore(state.partition)
-            if state.topic_id is not None:
-                ids[injection.source_topic] = state.topic_id
-    TopicWatch(config, [injection.source_topic], ids, f"injector {injection.source!r}")
+            ids |= state.ids(injection)
+    TopicWatch(config, {injection.source_topic, *ids}, ids, f"injector {injection.source!r}")
     preview = Preview(injection, partitions, fit)
     with _reading(preview, config, starts) as consumer:
         _sample(consumer, preview)

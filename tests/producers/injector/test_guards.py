@@ -14,7 +14,8 @@ from datetime import timedelta
 import pytest
 from confluent_kafka import OFFSET_END, Producer
 from floodmark.producers import SourcePool, TimePolicy, WatermarkedProducer, ascending, create_topics
-from floodmark.producers.clients.admin import end_offsets
+from floodmark.producers.clients.admin import TopicWatch, end_offsets
+from floodmark.producers.clients.transaction import Transaction
 from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal
 from floodmark.producers.event_times.formats import JsonField, LogTime
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection
@@ -524,3 +525,52 @@ def test_an_injector_whose_target_is_made_anew_fails_and_then_copies_all(kafka, 
     assert look(kafka, marked)[0] == []
     run(kafka, injection)
     assert len(look(kafka, marked)[0]) == 7
+
+
+def test_what_was_written_into_a_target_that_was_made_anew_is_no_position(kafka, topic, monkeypatch):
+    """A transaction may begin before the topic is deleted, and its marks be written after it was created."""
+    raw, marked = topic(2), topic(2)
+    injection = Injection(raw, marked, JsonField("at"), interval=FAST)
+    write(kafka, raw, *[b'{"at": %d}' % NOW] * 5)
+    with Injector(injection, kafka.config) as injector:
+        injector.run(until_end=True)
+        commit = Transaction.commit
+
+        def late(self, check=None):
+            recreate(kafka.config, marked, 2)
+            commit(self, check)
+
+        monkeypatch.setattr(Transaction, "commit", late)
+        write(kafka, raw, b'{"at": %d}' % NOW)
+        with pytest.raises(RecreatedTopicError, match=marked):
+            injector.run()
+        monkeypatch.undo()
+    assert look(kafka, marked)[:2] == ([], [])
+    with Injector(injection, kafka.config) as injector:
+        injector.run(until_end=True)
+        monkeypatch.setattr(TopicWatch, "check", lambda _watch: {})  # Kafka answers too late
+        recreate(kafka.config, marked, 2)
+        write(kafka, raw, b'{"at": %d}' % NOW)
+        until(lambda: injector.step() or look(kafka, marked)[1], "marks in the new topic")
+        monkeypatch.undo()
+    for more in ({}, {"partition": 0}, {"partition": 1}):
+        with pytest.raises(RecreatedTopicError, match=f"{marked}.*--reset"):
+            run(kafka, injection, **more)
+    with pytest.raises(RecreatedTopicError, match=marked):
+        preview_injection(injection, kafka.config)
+    run(kafka, injection, reset=True)
+    assert len(look(kafka, marked)[0]) == 7
+
+
+@pytest.mark.parametrize("wrong", [JsonField("at"), JsonField("att", "s")])
+def test_an_option_that_was_changed_is_checked_until_it_has_read_a_time(kafka, topic, wrong):
+    raw, marked = topic(1), topic(1)
+    write(kafka, raw, b'{"at": %d}' % (NOW // 1_000))
+    run(kafka, Injection(raw, marked, JsonField("at", "s")))
+    run(kafka, Injection(raw, marked, wrong))  # no record tells
+    write(kafka, raw, b'{"at": %d}' % (NOW // 1_000))
+    for _ in range(2):
+        with pytest.raises(InjectorError, match=f"read as {re.escape(wrong.about)}"):
+            run(kafka, Injection(raw, marked, wrong))
+    run(kafka, Injection(raw, marked, JsonField("at", "s")))
+    assert len(look(kafka, marked)[0]) == 2
