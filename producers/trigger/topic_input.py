@@ -133,7 +133,7 @@ class TopicInput(Closing):
         if isinstance(record, Data):
             if self.ended:
                 place, advice = str(record.place), "start a trigger with another --name and --from"
-                raise UnreadInputError(reader="the trigger", records="1", places=place, advice=advice)
+                raise UnreadInputError(reader="the trigger", records="at least 1", places=place, advice=advice)
             time = None if self._times is None else self._times.of(record)
             if time is not None:
                 self._extend(time, time, row=True)

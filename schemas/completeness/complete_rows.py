@@ -215,7 +215,9 @@ class Reader:
         said = None
         if isinstance(record, Data):
             if self.tracker.ended and not again and not self._polled:
-                raise UnreadInputError(reader="the consumer", records="1", places=str(record.place), advice=_UNREAD)
+                raise UnreadInputError(
+                    reader="the consumer", records="at least 1", places=str(record.place), advice=_UNREAD
+                )
             said = self._take_data(record, again=again)
         else:
             self.tracker.advance(to_end=lambda: False)
@@ -279,8 +281,16 @@ class Reader:
         elif time is not None and self._buffer.add(time, record, record.place):
             self._waiting.setdefault((record.topic, record.partition), OrderedDict())[record.offset] = time
         elif time is not None:
-            self.counts["missed"] += 1
+            said = self._count_missed(record, time) or said
         return said
+
+    def _count_missed(self, record: Data, time: int) -> str | None:
+        """Count a late row that the results lack; return a warning of the first one."""
+        self.counts["missed"] += 1
+        if self.counts["missed"] > 1:
+            return None
+        late = f"event time {iso(time)} is below the watermark {iso(self.tracker.watermark)}"
+        return f"{record.place}: {late}, so the results lack this row. Others are only counted, as missed"
 
     def _count_lost(self, mark: Mark) -> str | None:
         """Count the rows that a mark counts and that were not in the topic before it."""
