@@ -98,8 +98,9 @@ class DeliveryError(InfrastructureError):
     template = (
         "source {source!r}: {failed} record(s) for topic {topic!r} were not delivered. The first error: {reason}. The "
         "watermark stays at {held_at!t}, below these records. Send them again with WatermarkedProducer.resend(). If "
-        "Kafka never accepts one of them, such as one that is too large, each batch with it fails: keep "
-        "WatermarkedProducer.failed, restart the producer, whose new run does not wait for them, and send the others."
+        "Kafka never accepts one of them, because it is too large, or has no key in a compacted topic, each batch "
+        "with it fails: keep WatermarkedProducer.failed, restart the producer, whose new run does not wait for them, "
+        "and send the others."
     )
     source: str
     failed: int
