@@ -21,6 +21,8 @@ _SECONDS_IN_2001: Final = 1_000_000_000
 _TEN_YEARS_IN_SECONDS: Final = 10 * 365 * 86_400
 _LEAST_MILLISECONDS: Final = 100_000_000_000
 """A float from here on is taken for milliseconds (March 1973); as seconds it would be the year 5138."""
+_NOT_A_TIME: Final = -(1 << 63)  # NumPy's missing time, as an integer
+_MISSING: Final = "it is a missing time; leave such a record out"
 _OUR_DAYS: Final = range(1_000_000_000_000, 4_102_444_800_000)  # from September 2001 to 2099, milliseconds
 
 
@@ -61,13 +63,18 @@ def to_datetime(time: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=time)
 
 
+def _is_numpy_time(value: object) -> bool:
+    """Tell whether a value or an array is a ``datetime64``, without an import of NumPy."""
+    return type(value).__module__ == "numpy" and value.dtype.kind == "M"  # type: ignore[attr-defined]
+
+
 def event_time_of(value: object) -> int:
     """Return an event time in epoch milliseconds.
 
     Args:
-        value: epoch milliseconds as an ``int``, an aware ``datetime``, or the like of NumPy and pandas.  A ``float``,
-            such as ``time.time() * 1000``, is rounded down; below 100,000,000,000 it is refused, because it is more
-            likely seconds.
+        value: epoch milliseconds as an ``int``, an aware ``datetime``, or the like of NumPy (``datetime64`` is in UTC)
+            and pandas.  A ``float``, such as ``time.time() * 1000``, is rounded down; below 100,000,000,000 it is
+            refused, because it is more likely seconds.
 
     Raises:
         InvalidEventTimeError: for any other value, and for a time outside the years 1 to 9999.
@@ -79,14 +86,18 @@ def event_time_of(value: object) -> int:
         return value
     if isinstance(value, datetime):
         if value != value:  # noqa: PLR0124  # pandas' NaT is a datetime, and equal to nothing
-            raise InvalidEventTimeError(value=value, reason="it is a missing time; leave such a record out")
+            raise InvalidEventTimeError(value=value, reason=_MISSING)
         return from_datetime(value)
+    if _is_numpy_time(value):
+        value = int(value.astype("datetime64[ms]").astype("int64"))  # type: ignore[attr-defined]
     if isinstance(value, float) and _LEAST_MILLISECONDS <= value <= END_OF_TIME + 1:
         value = floor(value)
     if isinstance(value, bool) or not isinstance(value, Integral):
         reason = "expected epoch milliseconds, such as time.time() * 1000, or an aware datetime"
         raise InvalidEventTimeError(value=value, reason=reason)
     value = int(value)
+    if value == _NOT_A_TIME:
+        raise InvalidEventTimeError(value="NaT", reason=_MISSING)
     if not EARLIEST <= value <= END_OF_TIME:
         unit = fitting_unit(value, ("milliseconds", "microseconds", "nanoseconds"))
         hint = f"; are these {unit}? Pass milliseconds" if unit else ""
@@ -111,7 +122,7 @@ def event_times_of(values: Iterable[Any]) -> list[int]:
     >>> event_times_of([12, 13.0 + 1_763_938_400_000])
     [12, 1763938400013]
     """
-    if type(values).__module__ == "numpy" and values.dtype.kind == "M":  # type: ignore[attr-defined]
+    if _is_numpy_time(values):
         values = values.astype("datetime64[ms]").astype("int64")  # type: ignore[attr-defined]
     listing = getattr(values, "tolist", getattr(values, "to_pylist", None))  # Arrow's chunks have only the second
     return [event_time_of(value) for value in (values if listing is None else listing())]

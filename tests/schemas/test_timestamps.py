@@ -6,7 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from floodmark.schemas.errors import InvalidEventTimeError
-from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, are_seconds, event_time_of, from_datetime
+from floodmark.schemas.timestamps import (
+    EARLIEST,
+    END_OF_TIME,
+    are_seconds,
+    event_time_of,
+    event_times_of,
+    from_datetime,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,6 +51,13 @@ def test_a_datetime_is_a_time_of_the_calendar_or_is_refused(moment):
 def test_nanoseconds_are_rounded_down():
     assert event_time_of(pd.Timestamp("1970-01-01T00:00:00.012999999Z")) == 12
     assert event_time_of(pd.Timestamp("1969-12-31T23:59:59.999999999Z")) == -1
+    assert event_time_of(np.datetime64("1970-01-01T00:00:00.012999999")) == 12
+    assert event_time_of(np.datetime64("1969-12-31T23:59:59.999999999")) == -1
+
+
+def test_a_missing_time_in_an_array_is_called_so():
+    with pytest.raises(InvalidEventTimeError, match="event time 'NaT' cannot be used: it is a missing time"):
+        event_times_of(np.array(["2026-01-01", "NaT"], "datetime64[s]"))
 
 
 @given(st.integers(100_000_000_000, END_OF_TIME - 1), st.floats(0, 0.999))
@@ -68,7 +82,7 @@ def test_a_float_of_milliseconds_is_rounded_down(time, part):
         (np.int64(10**18), r"are these nanoseconds\? Pass milliseconds"),
         (1_763_712_000_000_000, r"are these microseconds\? Pass milliseconds"),
         (10**15 - 1, "outside the years 1 to 9999$"),
-        (np.datetime64("2026-01-01"), "expected epoch milliseconds"),
+        (np.datetime64("NaT"), "missing time"),
         (datetime.min.replace(tzinfo=timezone(timedelta(minutes=1))), "outside the years 1 to 9999"),
         (datetime.max.replace(tzinfo=timezone(timedelta(minutes=-1))), "outside the years 1 to 9999"),
         (pd.Timestamp("9999-12-31T23:59:59-00:01"), "outside the years 1 to 9999"),
