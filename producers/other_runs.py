@@ -144,10 +144,13 @@ class Successors:
         self._read = 0
 
     def refresh(self, now: int) -> None:
-        """Read new marks, once a minute; if that fails, nothing changes."""
-        if now < self._next:
-            return
-        self._next = now + _INTERVAL
+        """As `read`, once a minute."""
+        if now >= self._next:
+            self._next = now + _INTERVAL
+            self.read()
+
+    def read(self) -> None:
+        """Read new marks; if that fails, nothing changes."""
         place = self._topic, 0
         try:
             low, high = offset_bounds(self._config, self._topic)[place]

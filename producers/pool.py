@@ -331,6 +331,7 @@ class SourcePool:
                 ending = [] if failed else [self._speaker]
             try:
                 self._channel.ask_partitions(timeout)
+                self._channel.successors.read()
             except (BrokerUnavailableError, UnknownTopicError):
                 if errors:
                     raise errors[0] from None

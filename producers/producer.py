@@ -186,8 +186,8 @@ class WatermarkedProducer:
 
         Args:
             value: written unchanged.
-            event_time: epoch milliseconds (rounded down), or an aware datetime, also of NumPy and pandas.  ``None``
-                with the strategy `ingress`, which uses Kafka's timestamp.
+            event_time: epoch milliseconds (rounded down), or an aware datetime, also of pandas.  NumPy's ``datetime64``
+                is in UTC.  ``None`` with the strategy `ingress`, which uses Kafka's timestamp.
             key: written unchanged; decides the partition.
             partition: overrides the key; -1: none, as in confluent-kafka.
             on_delivery: called with an error or ``None``, and the message, inside any call that serves reports.
@@ -492,8 +492,8 @@ class WatermarkedProducer:
         with self._channel.lock:
             if not self._emitter.ended:
                 self._outbox.wait(timeout)
-                self._sender.check_fenced()
                 self._channel.ask_partitions(timeout)
+                self._channel.successors.read()
             elif self._outbox.settled:
                 raise EndedError(source=self._emitter.identity.source, action="end again")
             self._sender.emit_end()

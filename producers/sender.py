@@ -325,6 +325,8 @@ class Sender:
     def emit_end(self) -> None:
         """End the source and send the marks that say so; a second call sends rejected ones again."""
         if not self.emitter.ended:
+            self._follow(self._channel.successors.marks)
+            self.check_fenced()
             self.emitter.grow(self._channel.partitions)
             self._channel.source_ended = True
             self.emitter.end()

@@ -307,6 +307,24 @@ def test_the_older_of_two_processes_with_one_source_id_stops(kafka, topic, caplo
 
 
 @pytest.mark.kafka
+def test_the_older_of_two_processes_cannot_end_its_source(kafka, topic):
+    """However short it runs: readers ignore its end."""
+    target = topic(2)
+    older, newer = (producer(kafka, target) for _ in range(2))
+    for each in (older, newer):
+        each.produce(b"x", event_time=1)
+        each.flush()
+    before = end_offsets(kafka.config, target)
+    for _ in range(2):
+        with pytest.raises(FencedError, match="'a' was fenced"):
+            older.end()
+    assert not older.ended
+    assert end_offsets(kafka.config, target) == before
+    newer.end()
+    drain(kafka.config, target)
+
+
+@pytest.mark.kafka
 def test_a_source_that_is_alone_is_not_fenced_by_what_its_earlier_runs_wrote(kafka, topic):
     target, clock = topic(1), manual_clock()
     for _ in range(2):
