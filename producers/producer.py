@@ -52,8 +52,8 @@ class WatermarkedProducer:
         epoch: number of this start, higher than at any earlier start, or calls raise `FencedError`; default: wall
             clock, milliseconds, or above the last epoch in the topic, if the clock was set back.
         interval: time between marks.
-        lease: after one to three leases of silence (in log time), readers treat this source as idle; at least twice
-            ``interval``; default: never.
+        lease: after one to three leases of silence (in log time) while others mark, readers treat this source as idle;
+            at least twice ``interval``; default: never.
         on_late: what to do with a record below this source's watermark: ``"send"`` it and count it, or ``"raise"``.
         early: refuse records whose event time is further ahead of the clock; default: accept all.
         alignment: how far this source may be ahead of the slowest other source of the topic before ``produce`` blocks,
