@@ -169,7 +169,7 @@ class Checker:
         record, header = mark.record, dict(mark.headers or []).get(HEADER)
         if header not in {FORMAT_VERSION, FORMAT_VERSION.decode()}:
             yield Fault.MISSING_HEADER, f"mark {record.sequence} has header {header!r}, expected {FORMAT_VERSION!r}"
-        yield from self._membership(record)
+        yield from self._membership(record, state)
         self._reach[record.source] = max(self._reach.get(record.source, 0), record.partitions, mark.partition + 1)
         yield from self._statement(state, record, hash(encode_watermark(record)))
         if self._record_counts is not None:
@@ -178,13 +178,17 @@ class Checker:
                 unit = "mark(s) missing" if found.kind is Mismatch.GAP else "row(s)"
                 yield Fault(found.kind.value), f"{found.records} {unit} since {since}"  # both enums have these values
 
-    def _membership(self, record: WatermarkRecord) -> Iterator[tuple[Fault, str]]:
+    def _membership(self, record: WatermarkRecord, state: _Partition) -> Iterator[tuple[Fault, str]]:
         version, size = record.membership.version, record.membership.size
         known = self._sizes.setdefault(version, size)
         if known != size:
             yield Fault.MEMBERSHIP_CONFLICT, f"membership {version} has size {size} here and {known} elsewhere"
         self._sizes[version] = max(known, size)
         self._version = max(self._version, version)
+        size = self._sizes[self._version]
+        if version < self._version and record.status is not Status.ENDED and len(self._members(state)) >= size:
+            newer = f"all {size} of membership {self._version} have reported"
+            yield Fault.SURPLUS_MEMBER, f"a mark of membership {version}, and {newer}: no watermark covers its rows"
 
     def _statement(self, state: _Partition, record: WatermarkRecord, digest: int) -> Iterator[tuple[Fault, str]]:
         source = state.sources.get(record.source)

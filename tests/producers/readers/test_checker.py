@@ -56,6 +56,13 @@ def test_a_sound_log_has_no_fault():
     assert check(*SOUND) == []
 
 
+def test_a_membership_that_changes_source_by_source_is_no_fault():
+    old, new = {"size": 2}, {"size": 2, "version": 2}
+    ended = said("c", 12, 2, size=2, status=Status.ENDED)
+    log = [said("a", 10, **old), said("c", 10, **old), said("a", 11, 1, **new), said("c", 11, 1, **old)]
+    assert check(*log, said("b", 11, **new), ended) == []
+
+
 def test_a_row_is_judged_without_looking_at_every_source(monkeypatch):
     checker, looks = Checker(), []
     for number in range(100):
@@ -139,6 +146,11 @@ def test_a_restart_is_no_fault():
         pytest.param([said("a", 10), said("a", 9, 1)], Fault.REGRESSING_MARK, id="a promise taken back"),
         pytest.param([said("a", 10, size=2)], Fault.MISSING_MEMBER, id="a source that never spoke"),
         pytest.param([said("a", 10), said("b", 10)], Fault.SURPLUS_MEMBER, id="a source too many"),
+        pytest.param(
+            [said("b", 10), said("a", 10, version=2), said("b", 11, 1)],
+            Fault.SURPLUS_MEMBER,
+            id="a source that retired",
+        ),
         pytest.param([said("a", 10), said("a", 11, 2)], Fault.SEQUENCE_GAP, id="a mark lost"),
         pytest.param([10, said("a", 10, 0, 2)], Fault.LOST_ROWS, id="a row lost, one source"),
         pytest.param([*SOUND, said("b", 30, 1, 3, size=2)], Fault.LOST_ROWS, id="a row lost, two sources"),
