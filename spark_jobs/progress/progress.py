@@ -7,7 +7,6 @@ they may be: the rows of a join may be earlier by the width of its bound.  The o
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -253,7 +252,7 @@ class Progress:
             "topic_ids": dict(self.topic_ids),
             "counts": dict(self._counts),
             "record_counts": self._record_counts.snapshot(),
-            "records_by_topic": {topic: asdict(records) for topic, records in self._records.items()},
+            "records_by_topic": {topic: records.snapshot() for topic, records in self._records.items()},
         }
 
     @classmethod

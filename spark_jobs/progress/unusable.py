@@ -3,8 +3,8 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
 
 from floodmark.schemas.errors import UnreadableTopicError
 
@@ -98,6 +98,10 @@ class TopicRecords:
             self.unusable[kind] = self.unusable.get(kind, 0) + skipped.count
             self.too_large = self.too_large or skipped.too_large
         return {kind: self.unusable[kind] for kind, skipped in unusable.items() if skipped.count}
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return it as a JSON value, without what is not known."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def nothing_usable(found: Mapping[str, TopicRecords], topics: Sequence[str]) -> UnreadableTopicError | None:

@@ -98,7 +98,7 @@ def test_other_promises_on_old_progress_are_refused(source, rows, checkpoint):
     about = f"of the marks in {source.topic}"
     before, shifted = f"percentile=50, shift=0:00:00 {about}", f"shift=0:01:30 {about}"
     for options, change in (
-        ({}, (before, "none")),
+        ({}, (before, "nothing in its place")),
         ({"percentile": 90}, (before, f"percentile=90, shift=0:00:00 {about}")),
         ({"percentile": 50, "shift": 90}, (before.partition(", ")[2], shifted)),
     ):
