@@ -63,9 +63,11 @@ def to_datetime(time: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=time)
 
 
-def _is_numpy_time(value: object) -> bool:
-    """Tell whether a value or an array is a ``datetime64``, without an import of NumPy."""
-    return type(value).__module__ == "numpy" and value.dtype.kind == "M"  # type: ignore[attr-defined]
+def _without_datetime64(value: Any) -> Any:  # noqa: ANN401  # any value of a user
+    """Return NumPy's ``datetime64``, or an array of them, in epoch milliseconds, and any other value unchanged."""
+    if type(value).__module__ == "numpy" and value.dtype.kind == "M":
+        return value.astype("datetime64[ms]").astype("int64")
+    return value
 
 
 def event_time_of(value: object) -> int:
@@ -88,8 +90,7 @@ def event_time_of(value: object) -> int:
         if value != value:  # noqa: PLR0124  # pandas' NaT is a datetime, and equal to nothing
             raise InvalidEventTimeError(value=value, reason=_MISSING)
         return from_datetime(value)
-    if _is_numpy_time(value):
-        value = int(value.astype("datetime64[ms]").astype("int64"))  # type: ignore[attr-defined]
+    value = _without_datetime64(value)
     if isinstance(value, float) and _LEAST_MILLISECONDS <= value <= END_OF_TIME + 1:
         value = floor(value)
     if isinstance(value, bool) or not isinstance(value, Integral):
@@ -122,8 +123,7 @@ def event_times_of(values: Iterable[Any]) -> list[int]:
     >>> event_times_of([12, 13.0 + 1_763_938_400_000])
     [12, 1763938400013]
     """
-    if _is_numpy_time(values):
-        values = values.astype("datetime64[ms]").astype("int64")  # type: ignore[attr-defined]
+    values = _without_datetime64(values)
     listing = getattr(values, "tolist", getattr(values, "to_pylist", None))  # Arrow's chunks have only the second
     return [event_time_of(value) for value in (values if listing is None else listing())]
 
