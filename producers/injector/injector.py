@@ -138,7 +138,9 @@ class Injector(Closing):
 
         Marks of any age count.  Warn if all sources of the target have ended.
         """
-        target = self.injection.target_topic
+        warns, target = self._partition in (None, 0), self.injection.target_topic  # once in a group
+        if resumes and not warns:
+            return
         before = Predecessors(self.injection.source, last_marks(self._config, target, self._clock.wall()))
         if not resumes:
             require_unmarked_input(self._config, self.injection)
@@ -151,7 +153,7 @@ class Injector(Closing):
             others = ", ".join(map(repr, before.others))
             reason = f"topic {target!r} has marks of {others}, whose membership does not count it"
             raise InjectorError(source=self.injection.source, reason=reason, advice=advice)
-        if self._partition in (None, 0) and before.end_advice is not None:  # once in a group
+        if warns and before.end_advice is not None:
             _log.warning("%s: %s", name, before.end_advice)
 
     def _watched(self, name: str) -> admin.TopicWatch:
