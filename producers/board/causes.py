@@ -12,6 +12,7 @@ class Cause(StrEnum):
     SILENT = "silent"
     DELETED = "deleted"
     RECREATED = "recreated"
+    SHARDS = "shards"
     NO_EVENTS = "no events"
     NO_PROMISE = "no promise"
     NOT_ACKNOWLEDGED = "not acknowledged"
@@ -60,6 +61,11 @@ _WORDS: Final = {
     Cause.RECREATED: _Words(
         "it has stopped, and {older} was deleted and created again since it last read it",
         "a restart of job {0} fails: start it over with a new checkpoint_location and a new output",
+    ),
+    Cause.SHARDS: _Words(
+        "it no longer sends marks: its executors have not written {older} of {newer} shards of its batch",
+        "check whether job {0} and its executors run and reach Kafka, and read their logs. If the job does not run, "
+        "restart it with its checkpoint_location",
     ),
     Cause.NO_EVENTS: _Words(
         "it sends marks but no records, and its watermark does not advance",

@@ -195,6 +195,10 @@ class Fold:
         """Note when the reader was last at the end of a topic, epoch milliseconds: later silence says nothing."""
         self._topics[topic].read_until = time
 
+    def wait(self, topic: str, job: str, shards: tuple[int, int]) -> None:
+        """Note how many shards of its last batch a job has not written, and how many it has."""
+        self._topics[topic].waiting_shards[job] = shards
+
     def lacking(self, topic: str, partitions: Collection[int], *, since: bool = False) -> set[int]:
         """Return the partitions of which earlier records are needed for the verdicts."""
         return {number for number in partitions if self._topics[topic].lacks(number, since=since)}
@@ -369,9 +373,8 @@ def _placed(
     if wrong is not None:
         return replace(row, cause=wrong[0], verdict=wrong[1], reason=reason_of(wrong[0]))
     found = [views[name] for name in named if name in views]
-    published = marks.published.get(row.source or "")
-    if row.cause is Cause.SILENT and (failing := _failing_restart(found, published)) is not None:
-        return replace(row, cause=failing[0], reason=failing[1])
+    if row.cause is Cause.SILENT and (why := _of_silence(found, marks, row.source or "")) is not None:
+        return replace(row, cause=why[0], reason=why[1])
     if row.verdict not in {Health.WARN, Health.STALL}:
         return row
     holders = [row for view in found for row in view.held_by if row.cause is not Cause.TWINS]  # twins hold no watermark
@@ -385,14 +388,16 @@ def _placed(
     return replace(row, verdict=verdict, cause=Cause.WAITS, reason=reason_of(Cause.WAITS))
 
 
-def _failing_restart(inputs: Collection[TopicView], published: bytes | None) -> tuple[Cause, str] | None:
-    """Return why a restart of a job fails, with the reason; ``None``: its inputs do not show that."""
+def _of_silence(inputs: Collection[TopicView], marks: TopicMarks, job: str) -> tuple[Cause, str] | None:
+    """Return why a job is silent, with the reason; ``None``: Kafka does not show that."""
+    published = marks.published.get(job)
     ids = ids_read(published)
     if again := [view.topic for view in inputs if view.topic_id not in {None, ids.get(view.topic, view.topic_id)}]:
         return Cause.RECREATED, reason_of(Cause.RECREATED, ", ".join(again))
     if gone := deleted(inputs, offsets_read(published)):
         return Cause.DELETED, reason_of(Cause.DELETED, f"{sum(gone.values()):,}", ", ".join(gone))
-    return None
+    waiting, shards = marks.waiting_shards.get(job, (0, 0))
+    return (Cause.SHARDS, reason_of(Cause.SHARDS, waiting, shards)) if waiting else None
 
 
 def _counted(row: SourceView, marks: TopicMarks, uncounted: Collection[str]) -> SourceView:

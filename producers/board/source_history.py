@@ -376,6 +376,8 @@ class TopicMarks:
     published: dict[str, bytes] = field(default_factory=dict)  # the last `READ_HEADER` of each job that writes to it
     held: dict[tuple[int, str], Held | None] = field(default_factory=dict)
     """By partition and source: the topic that alignment makes it wait for, by its last mark."""
+    waiting_shards: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By job whose executors write: how many shards of its batch are not written, of how many."""
     whole: bool = False  # whether all of its records were read, from the first one
     begins: Mapping[int, int] = field(default_factory=dict)  # the offset of the first record, by partition
     topic_id: str | None = None  # Kafka's id of it when it was read

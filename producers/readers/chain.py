@@ -3,6 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from heapq import merge
 from itertools import accumulate
@@ -10,6 +11,7 @@ from operator import attrgetter, itemgetter
 from typing import Final
 
 from confluent_kafka import KafkaException
+from floodmark.producers.board.causes import Cause
 from floodmark.producers.board.fold import Fold, Point
 from floodmark.producers.board.model import Board
 from floodmark.producers.board.why import trace
@@ -17,10 +19,17 @@ from floodmark.producers.clients.admin import Config, admin_client, described, f
 from floodmark.producers.clients.clock import Clock, Deadline
 from floodmark.producers.clients.consumers import Closing
 from floodmark.producers.readers.observer import Observer
+from floodmark.producers.readers.receipts import receipts_topic, waiting_shards
 from floodmark.producers.readers.replay import REACHES, BackwardReader, read_until_end
 from floodmark.producers.tables.table_stage import Tables
 from floodmark.schemas.classify import Classified, Data, Mark, Partition
-from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError, RecreatedTopicError, UnknownTopicError
+from floodmark.schemas.errors import (
+    BrokerUnavailableError,
+    CorruptSnapshotError,
+    DeletedRecordsError,
+    RecreatedTopicError,
+    UnknownTopicError,
+)
 from floodmark.schemas.records import Holder
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.schemas.tracker import Hold
@@ -199,8 +208,22 @@ class ChainReader(Closing):
 
     def board(self) -> Board:
         """Return the board of what was read."""
-        board = self._fold.board(self._clock.wall(), answered=not self._unanswered)
+        now, answered = self._clock.wall(), not self._unanswered
+        board = self._fold.board(now, answered=answered)
+        if answered and self._read_receipts(board):
+            board = self._fold.board(now, answered=answered)
         return self._tables.on(board, self._fold.timeline.last_rise)
+
+    def _read_receipts(self, board: Board) -> bool:
+        """Read what the executors of silent jobs have written; return whether there is any."""
+        rows = (row for topic in board.topics() for row in topic.sources())
+        silent = {(row.topic, row.source) for row in rows if row.cause is Cause.SILENT and row.inputs and row.source}
+        found = False
+        for topic, job in sorted(silent):
+            with suppress(BrokerUnavailableError, CorruptSnapshotError, KafkaException, UnknownTopicError):
+                self._fold.wait(topic, job, waiting_shards(self._config, receipts_topic(job, topic)))
+                found = True
+        return found
 
     def points(self) -> dict[str, list[Point]]:
         """Return the watermark of each topic over the last minutes."""

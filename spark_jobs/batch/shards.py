@@ -14,25 +14,22 @@ Receipts are in a compacted topic, with a partition for each shard: a reader of 
 transactions in its partition.  The idea is that of Beam's Kafka sink.
 """
 
-import json
 import logging
 import string
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from floodmark.producers.clients.admin import Config, create_topics, existing_topics, partition_count
 from floodmark.producers.clients.partitioners import partitioner
 from floodmark.producers.clients.transaction import Transaction
-from floodmark.producers.readers.replay import last_matching
-from floodmark.schemas.classify import Classified, Data
+from floodmark.producers.readers.receipts import Receipt, last_receipts, receipts_topic
 from floodmark.schemas.errors import (
     BrokerUnavailableError,
     ContinueError,
-    CorruptSnapshotError,
     FencedError,
     InvalidOutputError,
     NondeterministicBatchError,
@@ -48,61 +45,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _log = logging.getLogger(__name__)
-_FORMAT: Final = 1
 _ATTEMPTS: Final = 5
 _AT_ONCE: Final = 8
 _LETTERS: Final = {*string.ascii_letters, *string.digits, *"._-"}
 _LONGEST: Final = 249  # of the name of a topic
 _OUTCOME: Final = "shard INT, computed STRING, written STRING, refused STRING"
 _RECEIPT_SETTINGS: Final = {"cleanup.policy": "compact"}
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """What a shard has last written.
-
-    >>> one = Receipt("run-1", "c", 7, shards=2, digest=5, rows={0: 3})
-    >>> Receipt.of(one.text) == one
-    True
-    """
-
-    owner: str
-    """The run of the driver that may write the shard."""
-    checkpoint_id: str = ""
-    batch_id: int = -1
-    shards: int = 0
-    """The number of shards of this batch."""
-    digest: int = 0
-    """The sum of the hashes of the rows."""
-    rows: Mapping[int, int] = field(default_factory=dict)
-    """The number of rows by partition of the output topic."""
-
-    @property
-    def text(self) -> str:
-        """The receipt as JSON."""
-        return json.dumps({"format": _FORMAT, **asdict(self)}, separators=(",", ":"))
-
-    @classmethod
-    def of(cls, text: str | bytes) -> "Receipt":
-        """Return a receipt from its JSON."""
-        fields = json.loads(text)
-        if fields.pop("format") != _FORMAT:
-            reason, advice = "it has another format", "start the job with the version of Floodmark that wrote it"
-            raise CorruptSnapshotError(where="a receipt", reason=reason, advice=advice)
-        return cls(**{**fields, "rows": {int(partition): count for partition, count in fields["rows"].items()}})
-
-    def has(self, checkpoint_id: str, batch_id: int) -> bool:
-        """Tell whether it is of this batch."""
-        return (self.checkpoint_id, self.batch_id) == (checkpoint_id, batch_id)
-
-    def precedes(self, other: "Receipt") -> bool:
-        """Tell whether the run of the other one may write its batch, or has written it."""
-        is_earlier = self.checkpoint_id != other.checkpoint_id or self.batch_id <= other.batch_id
-        return self.owner == other.owner and is_earlier
-
-    def same_rows(self, other: "Receipt") -> bool:
-        """Tell whether both have the same rows."""
-        return (self.digest, sum(self.rows.values())) == (other.digest, sum(other.rows.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +64,7 @@ class Shards:
     @property
     def receipts(self) -> str:
         """The topic of the receipts."""
-        return f"floodmark-receipts-{self.job}-{self.topic}"
+        return receipts_topic(self.job, self.topic)
 
     def fence(self, shard: int, refused: Any = None) -> Transaction:  # noqa: ANN401  # as Transaction has it
         """Fence the earlier writers of a shard."""
@@ -125,11 +73,8 @@ class Shards:
 
     def last(self, shard: int) -> Receipt | None:
         """Return the last receipt of a shard; call it after `fence`."""
-
-        def read(record: Classified) -> Receipt | None:
-            return Receipt.of(record.value) if isinstance(record, Data) and record.value else None
-
-        return last_matching(self.config, self.receipts, [shard], read).get(shard)
+        found = last_receipts(self.config, self.receipts, [shard]).get(shard)
+        return None if found is None else found[1]
 
     def store(self, out: Transaction, shard: int, receipt: Receipt) -> None:
         """Add a receipt to the open transaction."""

@@ -18,9 +18,10 @@ from pathlib import Path
 
 import pyarrow as pa
 from floodmark.producers.clients.transaction import Transaction
+from floodmark.producers.readers.receipts import Receipt
 from floodmark.spark_jobs import Batch, Job, ReadOptions, WriteOptions, avro, read, write
 from floodmark.spark_jobs.batch import shards
-from floodmark.spark_jobs.batch.shards import Receipt, ShardTask
+from floodmark.spark_jobs.batch.shards import ShardTask
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention

@@ -8,12 +8,14 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from floodmark.producers import WatermarkedProducer, create_topics, explicit
+from floodmark.producers.board.causes import Cause, reason_of
 from floodmark.producers.board.source_history import Health
 from floodmark.producers.board.why import trace
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.readers import replay
 from floodmark.producers.readers.chain import ChainReader
+from floodmark.producers.readers.receipts import Receipt, receipts_topic
 from floodmark.producers.testing import ManualClock, mark
 from floodmark.schemas.classify import mark_record
 from floodmark.schemas.records import Holder
@@ -39,6 +41,14 @@ def plain_records(kafka, topic, count):
         plain.produce(topic, b"%d" % number, partition=0)
         plain.poll(0)
     plain.flush(60)
+
+
+def job_marks(kafka, topic, holder, watermarks):
+    plain = Producer(kafka.config)
+    for number, watermark in enumerate(watermarks):
+        key, value, headers = mark_record(replace(mark("job", watermark, number), holder=holder))
+        plain.produce(topic, value, key, 0, headers=headers)
+    plain.flush(30)
 
 
 @pytest.mark.kafka
@@ -124,7 +134,7 @@ def test_the_old_name_of_a_source_that_started_again_under_another_is_found(kafk
 
 @pytest.mark.kafka
 def test_a_source_that_a_job_waits_for_is_looked_for_further_back(kafka, topic):
-    target, output, plain = topic(1), topic(1), Producer(kafka.config)
+    target, output = topic(1), topic(1)
     web, gone = marking(kafka, target), marking(kafka, target, "gone")
     for source, numbers in ((web, range(300)), (gone, range(3)), (web, range(300, 600))):
         for number in numbers:
@@ -133,10 +143,7 @@ def test_a_source_that_a_job_waits_for_is_looked_for_further_back(kafka, topic):
     later = ManualClock(wall=datetime.now(UTC) + timedelta(hours=1))
     with ChainReader(kafka.config, [output, target], clock=later) as follower:
         follower.poll(0.1)
-        for number in range(3):
-            key, value, headers = mark_record(replace(mark("job", 2, number), holder=Holder(target, 0, "gone")))
-            plain.produce(output, value, key, 0, headers=headers)
-        plain.flush(30)
+        job_marks(kafka, output, Holder(target, 0, "gone"), [2, 2, 2])
         until(lambda: follower.poll(0.1) or follower.board().topic(target).watermark == 2, "the mark of the source")
         boards = [follower.board()]
     for topics in ([output], [output, target]):
@@ -189,18 +196,42 @@ def test_it_looks_further_back_for_a_source_that_is_not_near_the_end(kafka, topi
 @pytest.mark.kafka
 def test_a_topic_that_a_mark_names_and_that_cannot_be_read_is_on_the_board(kafka, topic):
     target, clock = topic(1), ManualClock(wall=datetime.now(UTC))
-    plain = Producer(kafka.config)
-    for number in range(3):
-        key, value, headers = mark_record(
-            replace(mark("job", number, number), holder=Holder("no-such-topic", 0, "web"))
-        )
-        plain.produce(target, value, key, 0, headers=headers)
-    plain.flush(30)
+    job_marks(kafka, target, Holder("no-such-topic", 0, "web"), range(3))
     with ChainReader(kafka.config, [target], clock=clock) as reader:
         board = reader.board()
     assert [name for name, _ in board.unread] == ["no-such-topic"]
     assert board.topic(target).watermark == 2
     assert board.exit_status == 2
+
+
+@pytest.mark.kafka
+def test_the_shards_of_a_silent_job_that_are_not_written_are_counted(kafka, topic):
+    target, output, plain = topic(1), topic(1), Producer(kafka.config)
+    twelve_marks(kafka, target)
+    job_marks(kafka, output, Holder(target, 0, "web"), range(3))
+    later = ManualClock(wall=datetime.now(UTC) + timedelta(hours=1))
+
+    def cause():
+        with ChainReader(kafka.config, [output], clock=later) as reader:
+            (row,) = reader.board().topic(output).sources()
+        return row.cause, row.reason
+
+    def write(shard, batch_id, checkpoint_id="c"):
+        text = Receipt("run", checkpoint_id, batch_id, shards=4).text
+        plain.produce(receipts_topic("job", output), text, partition=shard)
+        plain.flush(30)
+
+    assert cause()[0] is Cause.SILENT, "it has no receipts"
+    create_topics(kafka.config, {receipts_topic("job", output): 4})
+    assert cause()[0] is Cause.SILENT, "no batch was written"
+    for shard, batch_id in enumerate((17, 17, 16)):
+        write(shard, batch_id)
+    assert cause() == (Cause.SHARDS, reason_of(Cause.SHARDS, 2, 4))
+    for shard in (2, 3):
+        write(shard, 17)
+    assert cause()[0] is Cause.SILENT, "all are written"
+    write(1, 0, "another")
+    assert cause() == (Cause.SHARDS, reason_of(Cause.SHARDS, 3, 4)), "a new checkpoint counts from 0"
 
 
 @pytest.mark.kafka

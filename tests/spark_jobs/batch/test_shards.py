@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from confluent_kafka import Producer
 from floodmark.producers.clients.admin import begin_offsets
+from floodmark.producers.readers.receipts import receipts_topic, waiting_shards
 from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas.errors import ContinueError, FencedError, InvalidOutputError, NondeterministicBatchError
 from floodmark.spark_jobs.batch import shards
@@ -46,7 +47,7 @@ def written(kafka, start):
     )
 
 
-@pytest.mark.newest_spark
+@pytest.mark.every_spark
 def test_a_batch_is_written_once_however_often_it_runs(spark, kafka, start):
     writer = start()
     counts = writer.write(rows(spark), 0, 3)
@@ -100,7 +101,7 @@ def test_a_task_that_its_copy_fences_runs_again(spark, kafka, start, tmp_path, m
     assert written(kafka, start) == list(range(ROWS))
 
 
-def test_the_shards_that_wait_are_counted(spark, start, tmp_path, monkeypatch):
+def test_the_shards_that_wait_are_counted(spark, kafka, start, tmp_path, monkeypatch):
     class Stuck(ShardTask):
         def _write(self, out, batches):
             receipt = super()._write(out, batches)
@@ -116,6 +117,7 @@ def test_the_shards_that_wait_are_counted(spark, start, tmp_path, monkeypatch):
     with ThreadPoolExecutor() as pool:
         written = pool.submit(writer.write, rows(spark), 0, 3)
         until(lambda: writer.waiting == 1, "the other three")
+        assert waiting_shards(kafka.config, receipts_topic("shops", start.topic)) == (1, 4), "others see it, too"
         (tmp_path / "counted").touch()
         assert sum(written.result(60).values()) == ROWS
     assert writer.waiting == 0
