@@ -195,7 +195,7 @@ class Fold:
         """Note when the reader was last at the end of a topic, epoch milliseconds: later silence says nothing."""
         self._topics[topic].read_until = time
 
-    def wait(self, topic: str, job: str, shards: tuple[int, int]) -> None:
+    def await_shards(self, topic: str, job: str, shards: tuple[int, int]) -> None:
         """Note how many shards of its last batch a job has not written, and how many it has."""
         self._topics[topic].waiting_shards[job] = shards
 

@@ -221,7 +221,7 @@ class ChainReader(Closing):
         found = False
         for topic, job in sorted(silent):
             with suppress(BrokerUnavailableError, CorruptSnapshotError, KafkaException, UnknownTopicError):
-                self._fold.wait(topic, job, waiting_shards(self._config, receipts_topic(job, topic)))
+                self._fold.await_shards(topic, job, waiting_shards(self._config, receipts_topic(job, topic)))
                 found = True
         return found
 

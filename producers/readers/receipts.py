@@ -41,12 +41,17 @@ class Receipt:
 
     @classmethod
     def of(cls, text: str | bytes) -> "Receipt":
-        """Return a receipt from its JSON."""
-        fields = json.loads(text)
-        if fields.pop("format") != _FORMAT:
-            reason, advice = "it has another format", "start the job with the version of Floodmark that wrote it"
-            raise CorruptSnapshotError(where="a receipt", reason=reason, advice=advice)
-        return cls(**{**fields, "rows": {int(partition): count for partition, count in fields["rows"].items()}})
+        """Return a receipt from its JSON, or raise `CorruptSnapshotError`."""
+        try:
+            fields = json.loads(text)
+            reason = "it has another format" if fields.pop("format") != _FORMAT else ""
+            rows = {int(partition): count for partition, count in fields.pop("rows").items()}
+            if not reason:
+                return cls(**fields, rows=rows)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            reason = "it is no receipt"
+        advice = "start the job with the version of Floodmark that wrote it"
+        raise CorruptSnapshotError(where="a receipt", reason=reason, advice=advice)
 
     def has(self, checkpoint_id: str, batch_id: int) -> bool:
         """Tell whether it is of this batch."""
@@ -83,8 +88,7 @@ def waiting_shards(config: Config, receipts: str) -> tuple[int, int]:
     """
     shards = {number for _, number in offset_bounds(config, receipts)}
     found = last_receipts(config, receipts, shards).values()
-    # Batches of another checkpoint have other numbers.
-    checkpoint_id = max(found, key=itemgetter(0), default=(0, Receipt("")))[1].checkpoint_id
-    own = [one for _, one in found if one.checkpoint_id == checkpoint_id]
-    last = max(own, key=lambda one: one.batch_id, default=Receipt(""))
-    return last.shards - sum(one.has(checkpoint_id, last.batch_id) for one in own), last.shards
+    newest = max(found, key=itemgetter(0), default=(0, Receipt("")))[1]
+    own = [one for _, one in found if one.checkpoint_id == newest.checkpoint_id]  # others count their batches from 0
+    last = max(own, key=lambda one: one.batch_id, default=newest)
+    return last.shards - sum(one.has(last.checkpoint_id, last.batch_id) for one in own if one.shards), last.shards

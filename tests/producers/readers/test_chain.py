@@ -216,13 +216,15 @@ def test_the_shards_of_a_silent_job_that_are_not_written_are_counted(kafka, topi
             (row,) = reader.board().topic(output).sources()
         return row.cause, row.reason
 
-    def write(shard, batch_id, checkpoint_id="c"):
-        text = Receipt("run", checkpoint_id, batch_id, shards=4).text
+    def write(shard, batch_id, checkpoint_id="c", shards=4):
+        text = Receipt("run", checkpoint_id, batch_id, shards).text
         plain.produce(receipts_topic("job", output), text, partition=shard)
         plain.flush(30)
 
     assert cause()[0] is Cause.SILENT, "it has no receipts"
     create_topics(kafka.config, {receipts_topic("job", output): 4})
+    for shard in range(4):
+        write(shard, -1, shards=0)
     assert cause()[0] is Cause.SILENT, "no batch was written"
     for shard, batch_id in enumerate((17, 17, 16)):
         write(shard, batch_id)
@@ -232,6 +234,9 @@ def test_the_shards_of_a_silent_job_that_are_not_written_are_counted(kafka, topi
     assert cause()[0] is Cause.SILENT, "all are written"
     write(1, 0, "another")
     assert cause() == (Cause.SHARDS, reason_of(Cause.SHARDS, 3, 4)), "a new checkpoint counts from 0"
+    plain.produce(receipts_topic("job", output), "{}", partition=2)
+    plain.flush(30)
+    assert cause()[0] is Cause.SILENT, "a receipt cannot be read"
 
 
 @pytest.mark.kafka
