@@ -39,6 +39,7 @@ _RESTART: Final = 60_000  # milliseconds of silence to allow after the first mar
 _SLOW: Final = 5_000  # milliseconds of lag that may come and go, as at a start
 
 _AHEAD: Final = 300_000  # milliseconds that a watermark may be ahead of the clock: clocks of machines differ
+_CENTURY: Final = 36_525 * 86_400_000  # no booking is so far ahead, but a placeholder such as 9999-12-31 is
 
 _SECONDS_FROM: Final = 1_000_000_000
 _SECONDS_UNTIL: Final = 31_536_000_000
@@ -296,7 +297,8 @@ class History:
             return Health.FENCED
         if not self.is_active:
             return Health.OK
-        if self.is_in_seconds(now) or (self._jump is not None and self._is_ahead(now)):
+        is_explained = self._jump is None and (self.watermark or 0) < now + _CENTURY
+        if self.is_in_seconds(now) or (self._is_ahead(now) and not is_explained):
             return Health.TIME
         return self._progress(now, front)
 

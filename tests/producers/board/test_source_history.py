@@ -103,6 +103,14 @@ def test_what_is_not_behind_the_clock_is_well():
     assert history([50_000] * 20).verdict(40_000) is Health.OK
 
 
+def test_a_watermark_in_another_century_is_no_forecast():
+    placeholder, decades = 253_370_764_700_000, 40 * 365 * 86_400_000
+    for watermark, verdict in ((placeholder, Health.TIME), (decades, Health.OK)):
+        source = history([watermark] * 20)
+        assert source.verdict(NOW) is verdict
+    assert cause_of(history([placeholder]), history([placeholder]).verdict(NOW), NOW) is Cause.FUTURE
+
+
 @pytest.mark.parametrize("status", [Status.IDLE, Status.ENDED])
 def test_who_is_not_waited_for_is_well(status):
     source = history(moving(20))
