@@ -184,7 +184,7 @@ class RecreatedTopicError(SnapshotError):
     template = (
         "topic {topic!r} was deleted and created again: {reader} has used the topic with id {known}, and now its id is "
         "{found}. What it has stored does not apply to the new topic. Start a consumer without a position, a job with "
-        "a new checkpoint_location and output topic (with writer=, an empty store), an injector with a new target "
+        "a new checkpoint_location and an empty output (topic, table or store), an injector with a new target "
         "topic or, without --group, with --reset, a trigger with a new name."
     )
     reader: str
