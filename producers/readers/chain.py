@@ -215,15 +215,15 @@ class ChainReader(Closing):
         return self._tables.on(board, self._fold.timeline.last_rise)
 
     def _read_receipts(self, board: Board) -> bool:
-        """Read what the executors of silent jobs have written; return whether there is any."""
-        rows = (row for topic in board.topics() for row in topic.sources())
-        silent = {(row.topic, row.source) for row in rows if row.cause is Cause.SILENT and row.inputs and row.source}
-        found = False
+        """Read what the executors of silent jobs have written; return whether there are such jobs."""
+        jobs = [row for topic in board.topics() for row in topic.sources() if row.inputs]
+        silent = {(row.topic, row.source) for row in jobs if row.cause in {Cause.SILENT, Cause.SHARDS} and row.source}
         for topic, job in sorted(silent):
+            shards = 0, 0
             with suppress(BrokerUnavailableError, CorruptSnapshotError, KafkaException, UnknownTopicError):
-                self._fold.await_shards(topic, job, waiting_shards(self._config, receipts_topic(job, topic)))
-                found = True
-        return found
+                shards = waiting_shards(self._config, receipts_topic(job, topic))
+            self._fold.await_shards(topic, job, shards)
+        return bool(silent)
 
     def points(self) -> dict[str, list[Point]]:
         """Return the watermark of each topic over the last minutes."""

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from operator import itemgetter
 from typing import Final
 
-from floodmark.producers.clients.admin import Config, offset_bounds
+from floodmark.producers.clients.admin import Config, admin_client, partition_count
 from floodmark.producers.readers.replay import last_matching
 from floodmark.schemas.classify import Classified, Data
 from floodmark.schemas.errors import CorruptSnapshotError
@@ -86,8 +86,8 @@ def waiting_shards(config: Config, receipts: str) -> tuple[int, int]:
 
     A batch of which no shard is written does not count.  `UnknownTopicError` without the topic.
     """
-    shards = {number for _, number in offset_bounds(config, receipts)}
-    found = last_receipts(config, receipts, shards).values()
+    shards = partition_count(admin_client(config), receipts, config.get("bootstrap.servers"))
+    found = last_receipts(config, receipts, range(shards)).values()
     newest = max(found, key=itemgetter(0), default=(0, Receipt("")))[1]
     own = [one for _, one in found if one.checkpoint_id == newest.checkpoint_id]  # others count their batches from 0
     last = max(own, key=lambda one: one.batch_id, default=newest)

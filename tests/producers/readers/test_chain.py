@@ -211,9 +211,12 @@ def test_the_shards_of_a_silent_job_that_are_not_written_are_counted(kafka, topi
     job_marks(kafka, output, Holder(target, 0, "web"), range(3))
     later = ManualClock(wall=datetime.now(UTC) + timedelta(hours=1))
 
+    follower = ChainReader(kafka.config, [output], clock=later)
+
     def cause():
         with ChainReader(kafka.config, [output], clock=later) as reader:
-            (row,) = reader.board().topic(output).sources()
+            (row,), (followed,) = (one.board().topic(output).sources() for one in (reader, follower))
+        assert (row.cause, row.reason) == (followed.cause, followed.reason), "a board that was read before"
         return row.cause, row.reason
 
     def write(shard, batch_id, checkpoint_id="c", shards=4):
