@@ -199,17 +199,22 @@ class InjectorGroup(Closing):
 
     def _follow(self) -> None:
         """Poll the group, and start an injector for each new partition."""
-        message = self._members.poll(0 if self._injectors else _PATIENCE)
+        self._poll(0 if self._injectors else _PATIENCE)
+        while new := self._wanted - self._injectors.keys() - self._fenced.keys():
+            number = min(new)
+            self._injectors[number] = Injector(
+                self.injection, self._config, alignment=self._alignment, partition=number, clock=self._clock
+            )
+            self._poll(0)  # many take long to start, and the group gives away the partitions of a member that is silent
+
+    def _poll(self, seconds: float) -> None:
+        message = self._members.poll(seconds)
         error = None if message is None else message.error()
         if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             servers = self._config.get("bootstrap.servers")
             raise UnknownTopicError(topic=self.injection.source_topic, bootstrap_servers=servers)
         if error is not None and not (error.retriable() or error.code() == KafkaError._MAX_POLL_EXCEEDED):  # noqa: SLF001
             raise KafkaException(error)  # after a late poll, the next one joins the group again
-        for number in sorted(self._wanted - self._injectors.keys() - self._fenced.keys()):
-            self._injectors[number] = Injector(
-                self.injection, self._config, alignment=self._alignment, partition=number, clock=self._clock
-            )
 
     def close(self) -> None:
         """Leave the group; another member repeats what is not committed."""

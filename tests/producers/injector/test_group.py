@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter, defaultdict
 from contextlib import ExitStack
 from datetime import timedelta
@@ -149,14 +150,32 @@ def test_members_join_leave_and_are_killed_and_each_record_is_passed_on_once(kaf
 def test_a_member_that_believes_too_long_that_a_partition_is_its_own_is_shut_out(kafka, topics, fed):
     """It stands still while the group gives its partitions to another one, then wakes up amid a transaction."""
     config = {**kafka.config, **SOON, "max.poll.interval.ms": 6_000}
-    sleeper, other = (InjectorGroup(injection(*topics), config, group="awake") for _ in range(2))
-    with sleeper, other:
+    with InjectorGroup(injection(*topics), config, group="awake") as sleeper:
         until(lambda: sleeper.step() or len(sleeper.partitions) == PARTITIONS, "all partitions with the first")
-        until(lambda: other.step() or len(other.partitions) == PARTITIONS, "all partitions with the second")
-        written = fed()
-        until(lambda: sleeper.step() or other.step() or passed_on(kafka, topics), "the last record")
-        assert set(sleeper.partitions).isdisjoint(other.partitions)
+        with InjectorGroup(injection(*topics), config, group="awake") as other:
+            until(lambda: other.step() or len(other.partitions) == PARTITIONS, "all partitions with the second")
+            written = fed()
+            until(lambda: sleeper.step() or other.step() or passed_on(kafka, topics), "the last record")
+            assert set(sleeper.partitions).isdisjoint(other.partitions)
     assert_exact(kafka, topics, written)
+
+
+def test_a_member_whose_partitions_start_slowly_keeps_them(kafka, topics, monkeypatch):
+    """All together take longer than the group waits for a poll."""
+    started = []
+
+    def slow(*given, partition, **options):
+        started.append(partition)
+        time.sleep(2)
+        return Injector(*given, partition=partition, **options)
+
+    monkeypatch.setattr("floodmark.producers.injector.group.Injector", slow)
+    with InjectorGroup(injection(*topics), {**kafka.config, **SOON, "max.poll.interval.ms": 6_000}) as member:
+        until(lambda: member.step() or len(member.partitions) == PARTITIONS, "all partitions")
+        for number in range(PARTITIONS):
+            send(kafka, topics[0], (1_700_000_000_000, 1_700_000_000_000), partition=number)
+        until(lambda: member.step() or passed_on(kafka, topics), "the records")
+    assert started == list(range(PARTITIONS))
 
 
 def test_what_a_group_cannot_do_is_refused(kafka, topic, topics):
