@@ -52,6 +52,8 @@ class Emitter:
         self._paused_for = 0
         self._resuming = False
         self._rounds = 0
+        self._oldest: tuple[int, int] | None = None
+        """The `oldest_arrival` of the last marks, by both clocks, whose difference varies by some milliseconds."""
         self._writer = MarkWriter(identity, partitions)
         self._apart = apart
         self._scopes = [Scope(generator)]
@@ -234,6 +236,10 @@ class Emitter:
         steady = now if steady is None else steady
         self.tick(steady, now)
         oldest = self.oldest_arrival()
+        if oldest is None:
+            self._oldest = None
+        elif self._oldest is None or self._oldest[0] != oldest:
+            self._oldest = oldest, now - (steady - oldest)
         self.marked_membership = self.identity.membership
         self._registered_before, self.registered = self.registered, self.status is Status.ACTIVE
         self._rounds += 1
@@ -244,7 +250,7 @@ class Emitter:
             watermark=promises[0]["watermark"],
             percentiles=promises[0]["percentiles"],
             status=self.status,
-            processing_time_watermark=None if oldest is None else now - (steady - oldest),
+            processing_time_watermark=None if self._oldest is None else self._oldest[1],
         )
 
     def tick(self, steady: int, wall: int | None) -> None:

@@ -255,6 +255,7 @@ class EmitterMachine(RuleBasedStateMachine):
         self.open = []
         self.failed = []
         self.counted = 0
+        self.told = None, set()
         self.mark()
 
     def note(self, partition, row, in_flight):
@@ -344,6 +345,9 @@ class EmitterMachine(RuleBasedStateMachine):
         assert len({mark.watermark for _, mark in marks}) <= 1
         asleep = [mark for _, mark in marks if mark.status is Status.IDLE]
         assert not asleep or (not self.open and not self.failed), "nobody waits for a source that is asleep"
+        said, oldest = {mark.processing_time_watermark for _, mark in marks}, self.emitter.oldest_arrival()
+        before, self.told = self.told, (oldest, said)
+        assert oldest is None or oldest != before[0] or said == before[1], "readers see whether a record still waits"
         for partition, mark in marks:
             for row in self.logs[partition]:
                 if isinstance(row, dict):
