@@ -20,10 +20,11 @@ from floodmark.producers.event_times.injection import STATE_HEADER, Injection, I
 from floodmark.producers.event_times.input_partition import Routing
 from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.injector.partitions import Decisions, InjectedPartition, InjectedPartitions, measured
-from floodmark.producers.injector.preview import Preview, look_ahead, require_input, require_plausible
+from floodmark.producers.injector.preview import Preview, look_ahead, require_input
 from floodmark.producers.injector.sanitizer import Sanitizer
 from floodmark.producers.injector.topics import (
     InputTopic,
+    require_empty,
     require_states,
     require_unmarked_input,
     reset_target,
@@ -65,8 +66,8 @@ class Injector(Closing):
     Raises:
         UnknownTopicError, BrokerUnavailableError, FencedError, OpenTransactionError: if it cannot start.
         InjectorError: if the target topic has fewer partitions than the input, replaces timestamps that are event
-            times, has lost the injector's state, cannot be reset, or has marks of sources that do not count this one;
-            if the input has marks.
+            times, has lost the injector's state, cannot be reset, has marks of sources that do not count this one, or
+            records without any mark; if the input has marks.
         CorruptSnapshotError: if the target has a state that cannot be read.
         RecreatedTopicError: if the input or the target was deleted and created again since it was used.
     """
@@ -132,9 +133,17 @@ class Injector(Closing):
         """All input before this time is committed, epoch milliseconds; ``None``: not known."""
         self._next_commit = clock.steady()
         self._next_look = clock.steady() + _LOOK_INTERVAL
+        self._preview = self._unjudged()
+
+    def _unjudged(self) -> Preview | None:
+        """Return an empty preview for the first records of this run; ``None``: they need not be judged."""
+        if self._partitions.format_confirmed or self.injection.allow_unreadable:
+            return None
+        fit = PolicyFit(self.injection.policy)
+        return Preview(self.injection, {n: self.injection.input_partition(fit) for n in self._partitions.used}, fit)
 
     def _check_marks(self, membership: Membership, name: str, *, resumes: bool) -> None:
-        """Raise InjectorError at the first start if the input has marks, or the target those of other sources.
+        """Raise InjectorError at the first start if the input has marks, or the target has others' records.
 
         Marks of any age count.  Warn if all sources of the target have ended.
         """
@@ -144,6 +153,8 @@ class Injector(Closing):
         before = Predecessors(self.injection.source, last_marks(self._config, target, self._clock.wall()))
         if not resumes:
             require_unmarked_input(self._config, self.injection)
+            if not before.exist:
+                require_empty(self._config, self.injection)
         if not resumes and before.advice(membership, wall=0) not in {None, before.end_advice}:
             advice = (
                 "nothing was written. Use another target topic (--to). To continue an earlier injection, pass its "
@@ -184,6 +195,8 @@ class Injector(Closing):
         admin.partition_count(self._out.producer, self.injection.target_topic, self._config.get("bootstrap.servers"))
         for number, offset in self._partitions.grow(given, partitions) if self._partition is None else ():
             self._input.add(number, offset)
+            if self._preview is not None:
+                self._preview.partitions[number] = self.injection.input_partition(self._preview.fit)
         if self._alignment is not None:
             self._alignment.look_for_partitions(self._out.producer)
 
@@ -221,15 +234,23 @@ class Injector(Closing):
 
         The first commit marks all partitions before any record.
         """
-        ahead: list[Record] = []
+        records: list[Record] = []
         if not self.counts["transactions"]:
-            ahead = self._look_ahead()
+            if self._preview is not None:
+                records = look_ahead(self._input.consumer, self._preview, BATCH)
+                self._judge(self._preview)
             self.commit()
         if self._clock.steady() >= self._next_look:
             self._next_look = self._clock.steady() + _LOOK_INTERVAL
             self._grow()
         wait = max(0.0, min(timeout, (self._next_commit - self._clock.steady()) / 1_000))
-        self._take(ahead or self._input.take(wait))
+        if not records:
+            records = self._input.take(wait)
+            if self._preview is not None:  # the input was empty until now, or had nothing to judge
+                self._batch_unfinished = True
+                self._preview.add_all(records)
+                self._judge(self._preview)
+        self._take(records)
         self._align()
         if self._clock.steady() >= self._next_commit:
             self.commit()
@@ -245,16 +266,11 @@ class Injector(Closing):
             if paused and self._alignment is not None:
                 self._next_commit = self._clock.steady()  # the other topic may wait for these marks
 
-    def _look_ahead(self) -> list[Record]:
-        """Return the first records, up to one with a plausible time: a wrong option must not copy a whole topic."""
-        if self._partitions.format_confirmed or self.injection.allow_unreadable:
-            return []
-        fit = PolicyFit(self.injection.policy)
-        used = {number: self.injection.input_partition(fit) for number in self._partitions.used}
-        preview = Preview(self.injection, used, fit)
-        found = look_ahead(self._input.consumer, preview, BATCH)
+    def _judge(self, preview: Preview) -> None:
+        """Refuse first records without a plausible time: a wrong option must not copy a whole topic."""
         self._require(preview.require_time)
-        return found
+        if preview.has_plausible_time or self._partitions.format_confirmed:
+            self._preview = None
 
     def _require(self, check: Callable[[], None]) -> None:
         """Raise the error of a check, unless records of a group's other members show the options to be right."""
@@ -281,8 +297,6 @@ class Injector(Closing):
                 self._pass_on(record, partition, bounds, seen)
             elif self._input.is_at_end(error):
                 partition.reach_end(record.offset())
-        if not self._partitions.format_confirmed:  # the first records may come long after the start
-            self._require(lambda: require_plausible(self.injection, self._partitions.fit))
         self._warn_of_misfit()
         self._out.poll()
         self._batch_unfinished = False

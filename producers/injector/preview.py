@@ -1,6 +1,6 @@
 """The first records of an injection, routed through its input partitions, with nothing written."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from math import ceil
@@ -30,7 +30,7 @@ class Preview:
     """The outcomes of the first records."""
 
     injection: Injection
-    partitions: Mapping[int, InputPartition]
+    partitions: dict[int, InputPartition]
     fit: PolicyFit
     records: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
@@ -56,6 +56,12 @@ class Preview:
             self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
             place = Place(record.topic(), record.partition(), record.offset())
             self.examples.setdefault(outcome, printable(f"{place} {_shown(value)}{told and ': '}{told}"))
+
+    def add_all(self, records: Iterable[Record]) -> None:
+        """Route records up to one with a plausible time: the rest need not be judged."""
+        for record in records:
+            if record.error() is None and not self.has_plausible_time:
+                self.add(record)
 
     @property
     def has_plausible_time(self) -> bool:
@@ -113,13 +119,8 @@ def look_ahead(consumer: Consumer, preview: Preview, limit: int) -> list[Record]
     while open_ and preview.records < limit and not preview.has_plausible_time and not deadline.passed:
         records = consume(consumer, 0.2, limit - preview.records)
         found += records
-        for record in records:
-            error = record.error()
-            if error is None:
-                if not preview.has_plausible_time:  # after that, it need not judge the rest of the batch
-                    preview.add(record)
-            elif is_end(error):
-                open_.discard(record.partition())
+        preview.add_all(records)
+        open_ -= {record.partition() for record in records if (error := record.error()) is not None and is_end(error)}
     return found
 
 

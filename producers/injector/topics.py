@@ -13,6 +13,7 @@ from floodmark.producers.clients.admin import (
     TopicWatch,
     admin_client,
     begin_offsets,
+    offset_bounds,
     require_topics,
     written_ends,
 )
@@ -49,6 +50,17 @@ def require_unmarked_input(config: Config, injection: Injection) -> None:
         reason = f"the input {topic!r} has marks already, of {sources}"
         advice = "Read it without an injector, or correct --from. To replace its marks, pass --allow-unreadable"
         raise InjectorError(source=injection.source, reason=reason, advice=f"nothing was written. {advice}")
+
+
+def require_empty(config: Config, injection: Injection) -> None:
+    """Raise InjectorError if the target, which has no marks, has records."""
+    topic = injection.target_topic
+    bounds = offset_bounds(config, topic)
+    last = last_matching(config, topic, [number for _, number in bounds], lambda record: record.place)
+    if last:
+        reason = f"the target {topic!r} has records already, such as {next(iter(last.values()))}, and no marks"
+        advice = "nothing was written. Use another target topic (--to). Are --from and --to swapped?"
+        raise InjectorError(source=injection.source, reason=reason, advice=advice)
 
 
 class InputTopic(Closing):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import zlib
+from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
@@ -264,6 +265,33 @@ def test_a_topic_without_any_time_ends_as_an_error(kafka, topic):
     run(kafka, Injection(topic(1), topic(1), JsonField("at")))
 
 
+@pytest.mark.parametrize("field", ["at", "tme"])
+def test_a_wrong_field_is_refused_also_if_the_input_is_empty_at_the_start(kafka, topic, field):
+    raw, marked = topic(1), topic(1)
+    injection = Injection(raw, marked, JsonField(field), interval=FAST)
+    with Injector(injection, kafka.config) as injector:
+        until(lambda: injector.step() or injector.counts["transactions"] > 1, "marks of the empty input")
+        write(kafka, raw, None)  # a tombstone says nothing
+        until(lambda: injector.step() or injector.counts["records"] == 1, "the tombstone")
+        write(kafka, raw, b'{"at": %d}' % NOW)
+        with nullcontext() if field == "at" else pytest.raises(InjectorError, match=r"none of .* has a readable time"):
+            until(lambda: injector.step() or injector.counts["records"] == 2, "the record", 30)
+        if field == "at":
+            write(kafka, raw, b"garbage")
+            until(lambda: injector.step() or injector.outcomes["unreadable"] == 1, "one that cannot be read", 30)
+
+
+def test_a_target_with_records_that_nobody_marked_is_refused(kafka, topic):
+    """Swapped topics, or a typo, would mix the records of two topics for ever."""
+    raw, plain = topic(1), topic(2)
+    for name in (raw, plain):
+        write(kafka, name, b'{"at": %d}' % NOW)
+    before = end_offsets(kafka.config, plain)
+    with pytest.raises(InjectorError, match=f"target '{plain}' has records already, such as {plain}/.@0, and no marks"):
+        run(kafka, Injection(raw, plain, JsonField("at")))
+    assert end_offsets(kafka.config, plain) == before
+
+
 def test_a_second_source_that_the_target_does_not_count_writes_nothing(kafka, topic):
     raw, other, marked = topic(1), topic(1), topic(1)
     for name in (raw, other):
@@ -360,11 +388,12 @@ def test_an_output_that_has_lost_its_position_is_not_filled_again_unless_told(ka
 def test_an_injector_says_that_its_position_may_be_lost_among_the_records_of_others(kafka, topic, caplog):
     raw, marked = topic(1), topic(1)
     write(kafka, raw, b'{"at": %d}' % NOW)
-    write(kafka, marked, b"1", b"2")
+    with WatermarkedProducer(kafka.config, topic=marked, source="b", strategy=ascending(), membership=2) as other:
+        other.produce(b"1", event_time=NOW)
     delete_before(kafka.config, marked, 1, 1)
     told = f"injector 'inject-{raw}': Kafka has deleted records of {marked}/0. If "
     for _ in range(2):
-        run(kafka, Injection(raw, marked, JsonField("at")))
+        run(kafka, Injection(raw, marked, JsonField("at"), membership=2))
         assert caplog.text.count(told) == 1
 
 
