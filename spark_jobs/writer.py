@@ -150,6 +150,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     identity = snapshots.claim(
         JobIdentity(name, topics, topic if table is None else table.name, start.output_at),
         None if target is None else target.new,
+        start.wrote,
         start.last_id,
         rebuild=rebuild,
     )

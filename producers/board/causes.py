@@ -128,8 +128,8 @@ _WORDS: Final = {
     ),
     Cause.RETIRED: _Words(
         "it still writes with membership {older}, but the topic has membership {newer}: no watermark covers its rows",
-        "if the membership of the other sources counts {0}, give it to {0}, too. If not, give all sources a higher "
-        "version that counts {0}: change_membership(), or membership= at the next start",
+        "if the membership of the other sources counts {0}, restart {0} with the same membership. If not, give all "
+        "sources a higher version that counts {0}: change_membership(), or membership= at the next start",
     ),
     Cause.UNCOUNTED: _Words(
         "{older} sources write to the topic, but its membership counts {newer}: the watermark may advance without one",

@@ -85,6 +85,9 @@ def history_of(table: Any, spark: Any = None) -> History:  # noqa: ANN401  # of 
     if not (isinstance(table, str) or hasattr(table, "current_snapshot") or hasattr(table, "table_uri")):
         reason = f"the table is {table!r}, expected pyiceberg's Table, deltalake's DeltaTable, or a name with spark="
         raise UsageError(reason=reason)
+    if isinstance(table, str) and "/" in table and "`" not in table:
+        reason = f"table {table!r} is a path: pass deltalake's DeltaTable, or with spark= delta.`/absolute/path`"
+        raise UsageError(reason=reason)
     with reading(table):
         if isinstance(table, str):
             spark.sql(f"REFRESH TABLE {table}")

@@ -45,7 +45,7 @@ class _RowTimes:
             self._count(record, str(error))
             return None
         if isinstance(found, int) and are_seconds(found, record.log_time, self._times.per_millisecond):
-            self._count(record, f"its event time is {iso(found)}, as if its unit were longer; check --unit")
+            self._count(record, f"its event time is {iso(found)}, but --unit is too short: use a longer one")
         else:
             self._is_confirmed = True
         return found if isinstance(found, int) else None

@@ -41,8 +41,8 @@ def count_late_rows(
                 unjudged += rows.where(F.unix_millis("event_time") < F.lit(watermark)).count()
         elif found.late:
             judged += found.late
-            text = "job %s: %d row(s) behind their watermark, %d of them only behind that of the batch, the first at %s"
-            _log.warning(text, job, found.late, found.late_by_batch, found.late_at)
+            text = "job %s, late=%r: %d late row(s), %d of them in idle or unknown partitions, the first at %s"
+            _log.warning(text, job, spec.late, found.late, found.late_by_batch, found.late_at)
             if spec.late_topic is not None:
                 routed += [(spec.late_topic, row) for row in _late_rows(spark, spec, observed.start, observed.end)]
     if unjudged:

@@ -44,8 +44,11 @@ def resume(
         except SnapshotError:
             if not settings.rebuild:
                 raise
-            _log.warning("job %s: the snapshot of batch %d is missing or damaged", job, last.batch_id)
             progress = rebuild(specs, last.offsets, snapshots.checkpoint.next_watermark(last.batch_id))
+            _log.warning(
+                "job %s: the lost snapshot of batch %d is rebuilt from the topics, with watermark %s",
+                *(job, last.batch_id, iso(progress.watermark)),
+            )
             ran = from_spark_watermark(last.watermark, settings.windows_close)
             complete = progress.complete_after_rebuild(ran, stateful=snapshots.checkpoint.is_stateful)
             progress.finish_batch(settings.output(complete))
@@ -81,7 +84,6 @@ def rebuild(specs: Sequence[SourceSpec], offsets: Offsets, next_watermark: int) 
         read.update(ends)
     for read_by in (tracker, full):
         read_by.advance(lambda: next_watermark == END_OF_TIME or is_to_end(specs, offsets))
-    _log.warning("progress was rebuilt from the topics; they are complete up to %s", iso(tracker.watermark))
     progress = Progress(
         tracker,
         next_watermark=tracker.watermark,

@@ -71,11 +71,18 @@ class Snapshots:
         self._new = "use a new checkpoint_location"
 
     def claim(
-        self, identity: JobIdentity, new_output: str | None, last_id: Callable[[], str | None], *, rebuild: bool = False
+        self,
+        identity: JobIdentity,
+        new_output: str | None,
+        wrote: Callable[[], bool],
+        last_id: Callable[[], str | None],
+        *,
+        rebuild: bool = False,
     ) -> JobIdentity:
         """Note that the checkpoint belongs to a job; return its identity with the id of the checkpoint's first use.
 
-        ``last_id`` returns the id that the output has, for a checkpoint that has lost its own.
+        For a checkpoint that has lost its own, ``wrote`` tells whether the output may have a batch of the job, and
+        ``last_id`` returns the id that the output has.
         """
         if new_output is not None:
             self._new = f"use a new checkpoint_location and {new_output}"
@@ -83,9 +90,11 @@ class Snapshots:
         kept = self._note(name, JobIdentity.restore, rebuild=rebuild)
         if kept is None:
             if self.checkpoint.is_used and not rebuild:
-                found = f"a query that is not Floodmark's, or has lost {name}"
-                advice = f" If it is this job's, {_REBUILD}."
+                found = f"a plain Spark query, or to a job that has lost {name}"
+                advice = f" If this job has lost the file, {_REBUILD}; with a plain query's, results would be missing."
                 raise self._foreign(found, identity, advice)
+            if self.checkpoint.last_committed is not None and not wrote():
+                raise self._foreign("a plain Spark query, since the output has no batch of this job", identity)
             lost = last_id() if self.checkpoint.is_planned else None
             claimed = replace(identity, checkpoint_id=lost or uuid.uuid4().hex)
             self._files.write(name, json.dumps(asdict(claimed)))

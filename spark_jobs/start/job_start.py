@@ -140,6 +140,10 @@ class JobStart:
             return f"{new}, with WriteOptions(start=Start(published='continue')) or {self.output.new}"
         return f"{new} and {self.output.new}"
 
+    def wrote(self) -> bool:
+        """Tell whether the output has a batch of the job, or does not tell."""
+        return self.output is None or self.output.last() is not None
+
     def last_id(self) -> str | None:
         """Return the id of this checkpoint, which has lost it, from the last batch in the output; ``None``: no batch.
 

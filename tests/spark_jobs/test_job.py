@@ -491,14 +491,17 @@ def test_a_checkpoint_of_another_job_is_refused(kafka, topic, source, checkpoint
         counted(windowed(source(given)), topic(1), checkpoint)
 
 
-def test_a_checkpoint_of_a_plain_query_is_refused(spark, kafka, topic, source, checkpoint):
-    given = topic(1)
+def test_a_checkpoint_of_a_plain_query_is_refused_and_never_rebuilt(spark, kafka, topic, source, checkpoint):
+    """The results of its committed batches would be missing in the output."""
+    given, out = topic(1), topic(1)
     query = spark.readStream.format("rate").load().writeStream.format("noop").option("checkpointLocation", checkpoint)
     running = query.start()
-    until(lambda: Path(checkpoint, "offsets").exists(), "the plain query")
+    until(lambda: [*Path(checkpoint, "commits").glob("0")], "a batch of the plain query")
     running.stop()
-    with pytest.raises(ForeignCheckpointError, match="not Floodmark's"):
-        counted(windowed(source(given)), topic(1), checkpoint)
+    with pytest.raises(ForeignCheckpointError, match="with a plain query's, results would be missing"):
+        counted(windowed(source(given)), out, checkpoint)
+    with pytest.raises(ForeignCheckpointError, match="a plain Spark query, since the output has no batch of this job"):
+        counted(windowed(source(given)), out, checkpoint, rebuild=True)
 
 
 def test_wrong_use_is_refused_at_once(spark, kafka, topic, source, checkpoint):

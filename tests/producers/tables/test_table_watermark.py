@@ -145,6 +145,8 @@ def test_only_rows_below_the_watermark_are_complete(table, column):
 def test_something_else_than_a_table_is_refused(wrong):
     with pytest.raises(UsageError, match=r"the table|is a name"):
         complete_until(wrong)
+    with pytest.raises(UsageError, match=r"'lake/daily' is a path: .* delta\.`/absolute/path`"):
+        complete_until("lake/daily", spark=object())
 
 
 def test_files_that_are_missing_are_named(table, tmp_path):

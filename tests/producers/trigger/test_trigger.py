@@ -363,7 +363,7 @@ def test_rows_whose_unit_is_longer_are_told_and_refused(kafka, topic):
     Source(kafka, orders := topic(1)).write(1_763_712_000_000)
     run = [orders, "--every", "1h", "--run", "true", "--until-end", "--json-field", "at", "--unit"]
     done = floodmark(kafka, *run, "ns")
-    assert (done.returncode, "is 1970-01-01T00:29:23.712+00:00, as if its unit were longer" in done.stderr) == (2, True)
+    assert (done.returncode, "is 1970-01-01T00:29:23.712+00:00, but --unit is too short" in done.stderr) == (2, True)
     assert floodmark(kafka, *run, "ms").returncode == 0
 
 
