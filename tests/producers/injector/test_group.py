@@ -166,7 +166,7 @@ def test_a_member_whose_partitions_start_slowly_keeps_them(kafka, topics, monkey
 
     def slow(*given, partition, **options):
         started.append(partition)
-        time.sleep(2)
+        time.sleep(1.6)
         return Injector(*given, partition=partition, **options)
 
     monkeypatch.setattr("floodmark.producers.injector.group.Injector", slow)
