@@ -45,11 +45,6 @@ all sources membership=Membership(version=2, size=2)
         self._others = [mark for name, mark in sorted(marks.items()) if name != source]
 
     @property
-    def exist(self) -> bool:
-        """Whether any source, also this one, wrote to the topic."""
-        return bool(self._marks)
-
-    @property
     def others(self) -> list[str]:
         """The other sources that wrote to the topic."""
         return [mark.source for mark in self._others]

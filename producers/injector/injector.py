@@ -24,7 +24,7 @@ from floodmark.producers.injector.preview import Preview, look_ahead, require_in
 from floodmark.producers.injector.sanitizer import Sanitizer
 from floodmark.producers.injector.topics import (
     InputTopic,
-    require_empty,
+    require_marked,
     require_states,
     require_unmarked_input,
     reset_target,
@@ -153,8 +153,7 @@ class Injector(Closing):
         before = Predecessors(self.injection.source, last_marks(self._config, target, self._clock.wall()))
         if not resumes:
             require_unmarked_input(self._config, self.injection)
-            if not before.exist:
-                require_empty(self._config, self.injection)
+            require_marked(self._config, self.injection)
         if not resumes and before.advice(membership, wall=0) not in {None, before.end_advice}:
             advice = (
                 "nothing was written. Use another target topic (--to). To continue an earlier injection, pass its "

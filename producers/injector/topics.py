@@ -13,7 +13,6 @@ from floodmark.producers.clients.admin import (
     TopicWatch,
     admin_client,
     begin_offsets,
-    offset_bounds,
     require_topics,
     written_ends,
 )
@@ -52,12 +51,13 @@ def require_unmarked_input(config: Config, injection: Injection) -> None:
         raise InjectorError(source=injection.source, reason=reason, advice=f"nothing was written. {advice}")
 
 
-def require_empty(config: Config, injection: Injection) -> None:
-    """Raise InjectorError if the target, which has no marks, has records."""
+def require_marked(config: Config, injection: Injection) -> None:
+    """Raise InjectorError if the target has records, and no marks among the last 10,000 of each partition."""
     topic = injection.target_topic
-    bounds = offset_bounds(config, topic)
-    last = last_matching(config, topic, [number for _, number in bounds], lambda record: record.place)
-    if last:
+    numbers = [number for _, number in begin_offsets(config, [topic])]
+    last = last_matching(config, topic, numbers, lambda record: record.place)
+    marks = last_matching(config, topic, last, lambda record: not isinstance(record, Data) or None, most=10_000)
+    if last and not marks:
         reason = f"the target {topic!r} has records already, such as {next(iter(last.values()))}, and no marks"
         advice = "nothing was written. Use another target topic (--to). Are --from and --to swapped?"
         raise InjectorError(source=injection.source, reason=reason, advice=advice)

@@ -281,7 +281,7 @@ def test_a_wrong_field_is_refused_also_if_the_input_is_empty_at_the_start(kafka,
             until(lambda: injector.step() or injector.outcomes["unreadable"] == 1, "one that cannot be read", 30)
 
 
-def test_a_target_with_records_that_nobody_marked_is_refused(kafka, topic):
+def test_a_target_with_records_and_no_marks_is_refused(kafka, topic):
     """Swapped topics, or a typo, would mix the records of two topics for ever."""
     raw, plain = topic(1), topic(2)
     for name in (raw, plain):
@@ -290,6 +290,10 @@ def test_a_target_with_records_that_nobody_marked_is_refused(kafka, topic):
     with pytest.raises(InjectorError, match=f"target '{plain}' has records already, such as {plain}/.@0, and no marks"):
         run(kafka, Injection(raw, plain, JsonField("at")))
     assert end_offsets(kafka.config, plain) == before
+    with WatermarkedProducer(kafka.config, topic=plain, source="b", strategy=ascending(), membership=2) as other:
+        other.produce(b"1", event_time=NOW)
+    write(kafka, plain, *[b"1"] * 300)
+    run(kafka, Injection(raw, plain, JsonField("at"), membership=2))
 
 
 def test_a_second_source_that_the_target_does_not_count_writes_nothing(kafka, topic):
