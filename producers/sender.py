@@ -17,6 +17,7 @@ from floodmark.producers.strategies.merged import JoinedEmitter, MergedEmitter
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.classify import MarkRecord, round_records
 from floodmark.schemas.errors import DeliveryError, FencedError
+from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import WatermarkRecord
 from typing_extensions import override
 
@@ -273,6 +274,7 @@ class Sender:
         self._next_mark = clock.steady() + interval
         self._partitions = emitter.partitions
         self._announced: int | None = None  # the watermark of the last marks of `announce`
+        self._told_of_late = False
 
     def send_due_marks(self, now: int) -> None:
         """Send the marks that are due, if the client's queue has room: ``produce`` must not fail because of a mark."""
@@ -303,6 +305,7 @@ class Sender:
         self._next_mark, self._partitions = now + self._interval, self._channel.partitions
         self.emitter.grow(self._partitions)
         self._follow(self._channel.successors.marks)
+        self._warn_of_late()
         if not self.outbox.send_marks(self._clock, wait=wait):
             self._next_mark = now + _RETRY_INTERVAL
 
@@ -362,6 +365,16 @@ class Sender:
                 "source %r sent no marks for %d s, because nothing called it, and readers waited; call poll() at least "
                 "once an interval, or leave out background=False",
                 *(self.emitter.identity.source, (overdue_ms + self._interval) // 1000),
+            )
+
+    def _warn_of_late(self) -> None:
+        """Warn, once, that readers find records late."""
+        if self.emitter.late and not self._told_of_late:
+            self._told_of_late = True
+            _log.warning(
+                "source %r: %d record(s) are below its watermark %s, so readers find them late. The strategy's bound "
+                "is too small, or their event times are wrong. Later ones are only counted (late)",
+                *(self.emitter.identity.source, self.emitter.late, iso(self.emitter.watermark)),
             )
 
 

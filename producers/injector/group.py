@@ -5,6 +5,7 @@ new owner starts the transactions of its partition, which fences the old owner a
 resumes from the last mark.  All members write as one source, whose epoch is counted per partition, as readers do.
 """
 
+import logging
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.schemas.tracker import Hold
 
+_log = logging.getLogger(__name__)
 _PATIENCE: Final = 0.1  # seconds that a step waits for records, over all its partitions
 _FIXED: Final = {
     "enable.auto.commit": False,
@@ -187,6 +189,11 @@ class InjectorGroup(Closing):
                 self._give_up(number, commit=False)
                 self._wanted.add(number)
                 self._fenced[number] = self._clock.steady()
+                _log.warning(
+                    "injector %r: another injector writes partition %d of %r. If it is no member of this group, stop "
+                    "one of the two: this one ends in a minute",
+                    *(self.injection.source, number, self.injection.target_topic),
+                )
         # Within a minute, the group must revoke a partition that has fenced us.
         if any(self._clock.steady() > since + 60_000 for since in self._fenced.values()):
             source, topic = self.injection.source, self.injection.target_topic

@@ -129,6 +129,8 @@ class Injector(Closing):
         if alignment is not None:
             self._alignment = AlignmentReader(config, alignment, topic=injection.target_topic)
         self._batch_unfinished, self._taken = False, clock.wall()
+        self._largest: tuple[int, Place | None] = 0, None
+        """The bytes of the largest value of this transaction, and where it is in the input."""
         self._committed_until: int | None = None
         """All input before this time is committed, epoch milliseconds; ``None``: not known."""
         self._next_commit = clock.steady()
@@ -183,7 +185,9 @@ class Injector(Closing):
 
     def _refusal(self, reason: str) -> InjectorError:
         """Return the error for a record that the target rejects."""
+        size, place = self._largest
         advice = "give that topic the max.message.bytes and message.timestamp.* of the input, and start again"
+        reason += f" (the largest record of this transaction is {place}, with {size:,} bytes)" if place else ""
         return InjectorError(source=self.injection.source, reason=reason, advice=advice)
 
     def _grow(self) -> None:
@@ -314,6 +318,8 @@ class Injector(Closing):
         own = sanitizer.headers(record)
         if not bounds[0] <= log_time <= bounds[1]:
             headers, log_time = sanitizer.without_timestamp(record, headers), 0
+        if value is not None and len(value) > self._largest[0]:
+            self._largest = len(value), Place(self.injection.source_topic, number, offset)
         if routing is Routing.FORWARD:
             target = self.injection.target_topic
             self._out.produce(target, number, key, value, [*sanitizer.without_ours(own), *headers], log_time)
@@ -343,7 +349,7 @@ class Injector(Closing):
         except BrokerUnavailableError:
             self._watch.require_same()  # the target may be missing
             raise
-        self._committed_until = read_until
+        self._committed_until, self._largest = read_until, (0, None)
         self.counts["transactions"] += 1
         self._next_commit = self._clock.steady() + milliseconds(self.injection.interval)
 

@@ -181,13 +181,18 @@ def test_bad_records_are_refused_and_change_nothing(kafka, topic, arguments, err
     assert ours.watermark is None
 
 
-def test_a_record_behind_the_own_promise_is_counted_or_refused(kafka, topic):
+def test_a_record_behind_the_own_promise_is_counted_and_logged_once_or_refused(kafka, topic, caplog):
     target = topic()
     ours = producer(kafka, target)
     ours.produce(b"x", event_time=30)
     ours.flush()
     ours.produce(b"x", event_time=29)
     assert ours.late == 1
+    for _ in range(2):
+        ours.flush()
+    logged = [one.message for one in caplog.records if "find them late" in one.message]
+    assert len(logged) == 1
+    assert logged[0].startswith("source 'a': 1 record(s) are below its watermark 1970-01-01T00:00:00.030+00:00, so ")
     strict = producer(kafka, target, source="b", on_late="raise", strategy=explicit())
     strict.advance(30)
     strict.flush()

@@ -22,7 +22,8 @@ from floodmark.producers.injector.group import InjectorGroup
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.topics import states_of
 from floodmark.producers.readers.check import checker_of, findings
-from floodmark.schemas.errors import InjectorError, UsageError
+from floodmark.producers.testing import ManualClock
+from floodmark.schemas.errors import FencedError, InjectorError, UsageError
 from support.harness import grow, until
 from support.injection import look, send
 
@@ -158,6 +159,25 @@ def test_a_member_that_believes_too_long_that_a_partition_is_its_own_is_shut_out
             until(lambda: sleeper.step() or other.step() or passed_on(kafka, topics), "the last record")
             assert set(sleeper.partitions).isdisjoint(other.partitions)
     assert_exact(kafka, topics, written)
+
+
+def test_a_group_whose_partitions_another_group_writes_says_so_at_once_and_ends(kafka, topics, caplog):
+    clock = ManualClock(wall=1_700_000_000_000)
+    with InjectorGroup(injection(*topics), {**kafka.config, **SOON}, group="one", clock=clock) as first:
+        until(lambda: first.step() or len(first.partitions) == PARTITIONS, "all partitions with the first")
+        with InjectorGroup(injection(*topics), {**kafka.config, **SOON}, group="two") as second:
+            until(lambda: second.step() or len(second.partitions) == PARTITIONS, "all partitions with the second")
+
+            def fenced():
+                clock.advance(timedelta(seconds=1))  # its transactions are due
+                first.step()
+                return not first.partitions
+
+            until(fenced, "the first without partitions")
+            assert len([one for one in caplog.records if "is no member of this group" in one.message]) == PARTITIONS
+            clock.advance(timedelta(minutes=2))
+            with pytest.raises(FencedError, match="an injector outside the group writes to its partitions"):
+                first.step()
 
 
 def test_a_member_whose_partitions_start_slowly_keeps_them(kafka, topics, monkeypatch):

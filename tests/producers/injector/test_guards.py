@@ -109,8 +109,9 @@ def test_large_records_are_passed_on_as_far_as_the_target_takes_them(kafka, topi
     assert producer.flush(30) == 0
     run(kafka, Injection(raw, marked, LogTime()))
     assert look(kafka, marked)[0][0].value == value
-    with pytest.raises(InjectorError, match=r"Message size too large.*max\.message\.bytes"):
+    with pytest.raises(InjectorError, match=r"Message size too large.*max\.message\.bytes") as caught:
         run(kafka, Injection(raw, small, LogTime()))
+    assert f"the largest record of this transaction is {raw}/0@0, with 1,020,000 bytes" in str(caught.value)
 
 
 def test_headers_of_ours_in_the_input_neither_hide_nor_misplace_a_record(kafka, topic):
