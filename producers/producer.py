@@ -238,9 +238,10 @@ class WatermarkedProducer:
         ``event_times``: a list, or an array of NumPy (``datetime64`` is in UTC), pandas or Arrow, with one each.
 
         Raises:
-            InvalidEventTimeError, ReservedKeyError, UsageError: nothing was sent; if `punctuated` cannot read a value,
-                the records before were sent, and a note of the error has their number.
-            EndedError, LateRecordError, FencedError, BufferError: as for `produce`; the records before were sent.
+            InvalidEventTimeError, ReservedKeyError, UsageError: nothing was sent.
+            EndedError, LateRecordError, FencedError, BufferError, and TypeError or KafkaException for a value that is
+                not bytes or too large: the records before were sent, and a note of the error has their number.  So it
+                is with an InvalidEventTimeError of `punctuated`, which cannot read a value.
         """
         times: list[Any] = [None] * len(values) if event_times is None else event_times_of(event_times)
         raw_keys = [None] * len(values) if keys is None else [self._checks.key(key) for key in keys]
@@ -260,16 +261,24 @@ class WatermarkedProducer:
                     raise
             return
         with self._channel.lock:
-            for begin in range(0, len(values), IN_FLIGHT_SIZE):
-                part = slice(begin, begin + IN_FLIGHT_SIZE)
-                if self._channel.background is not None:
-                    self._check_background()
-                if not emitter.registered:
-                    self._prepare(0, None)
-                partitions = [self._partitioner(key, emitter.partitions) for key in raw_keys[part]]
-                now = self._steady()
-                self._outbox.send_many(values[part], raw_keys[part], partitions, times[part], now)
-                self._serve(now)
+            before = emitter.records
+            try:
+                for begin in range(0, len(values), IN_FLIGHT_SIZE):
+                    part = slice(begin, begin + IN_FLIGHT_SIZE)
+                    self._produce_part(values[part], raw_keys[part], times[part])
+            except Exception as error:
+                error.add_note(f"{emitter.records - before} of these {len(values)} records were sent")
+                raise
+
+    def _produce_part(self, values: Sequence[bytes | None], keys: Sequence[bytes | None], times: Sequence[Any]) -> None:
+        if self._channel.background is not None:
+            self._check_background()
+        if not self._emitter.registered:
+            self._prepare(0, None)
+        partitions = [self._partitioner(key, self._emitter.partitions) for key in keys]
+        now = self._steady()
+        self._outbox.send_many(values, keys, partitions, times, now)
+        self._serve(now)
 
     def _serve(self, now: int) -> None:
         """Serve delivery reports, and send the marks that are due: at most once a millisecond, since it takes time."""

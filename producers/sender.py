@@ -341,7 +341,7 @@ class Sender:
         if fenced_by is not None:
             reason = f"it has epoch {identity.epoch}, and readers follow another run there, with epoch {fenced_by}"
             advice = "if two processes have its id, stop one, or rename it; if you pass epoch=, pass a higher one"
-            raise FencedError(writer=identity.source, topic=self._topic, reason=reason, advice=advice)
+            raise FencedError(writer=f"source {identity.source!r}", topic=self._topic, reason=reason, advice=advice)
 
     def announce(self, step: int) -> None:
         """Send marks early if the watermark is over ``step`` milliseconds above the last ones that were sent early."""

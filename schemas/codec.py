@@ -77,7 +77,8 @@ class AvroCodec:
     def decode(self, data: bytes) -> dict[str, Any]:
         """Return the value of some bytes, or raise `UnreadableValueError` for any that this schema did not write."""
         if data[:HEADER_SIZE] != self.prefix:
-            reason = f"it begins with {data[:HEADER_SIZE].hex()}, expected {self.prefix.hex()}"
+            expected = f"{self.prefix.hex()} of Avro's single-object encoding"
+            reason = f"it begins with {data[:HEADER_SIZE].hex()}, expected {expected}"
             raise UnreadableValueError(size=len(data), schema=self.name, reason=reason)
         return decoded(data, self._parsed, self.name, start=HEADER_SIZE)
 

@@ -31,6 +31,9 @@ READ_HEADER: Final = "floodmark-read"
 HELD_HEADER: Final = "floodmark-held"
 """The header of marks of a source that alignment holds: a JSON object that names the topic and its watermark."""
 
+FIRST_HEADER: Final = "floodmark-first"
+"""The header of a mark whose writer has replaced all earlier records of the partition."""
+
 MAX_PERCENTS: Final = 64  # this many percentiles always fit into a mark
 
 _TIME: Final = re.compile(r"-?[0-9]{1,15}", re.ASCII)

@@ -233,7 +233,7 @@ class Job:
             why = "another instance has used its checkpoint_location"
             place = self._handler.identity.output or ", ".join(self._handler.identity.topics)
             advice = "if it still runs, stop it; else start again"
-            failed = FencedError(writer=self.name, topic=place, reason=why, advice=advice)
+            failed = FencedError(writer=f"job {self.name!r}", topic=place, reason=why, advice=advice)
         if lacks_records(reason):
             reason = f"{_DELETED}: {reason}"
         failed = failed or JobFailedError(job=self.name, reason=reason)

@@ -134,7 +134,7 @@ _WORDS: Final = {
     Cause.UNCOUNTED: _Words(
         "{older} sources write to the topic, but its membership counts {newer}: the watermark may advance without one",
         "count all sources of the topic in membership= of {0} and of the others, with a higher version than now. "
-        "floodmark inject has no membership: end all injectors but one with --until-end --end, or use another --to",
+        "If they are injectors, which have no membership, end all but one with --until-end --end",
     ),
     Cause.UNSEEN: _Words(
         "a job waits for it, and none of its marks is among the last records of the topic",

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import typer
 from floodmark.producers.cli.command_line import stop_on_signals
-from floodmark.producers.clients.admin import existing_topics, retained_since
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.metrics import serve_metrics
+from floodmark.producers.readers.replay import retained_since
 from floodmark.producers.trigger.http_targets import AirflowAsset, DagsterAsset, Endpoint, HttpHook
 from floodmark.producers.trigger.local_targets import CommandTarget, SuccessFile
 from floodmark.producers.trigger.plan.periods import DAY, Pattern, instant
@@ -22,7 +22,7 @@ from floodmark.producers.trigger.position_topic import PositionTopic, create_pos
 from floodmark.producers.trigger.table_input import TableInput
 from floodmark.producers.trigger.target import Delivery, Target
 from floodmark.producers.trigger.topic_input import TopicInput
-from floodmark.producers.trigger.trigger_loop import Pace, TriggerLoop, require_same
+from floodmark.producers.trigger.trigger_loop import Pace, StoredPosition, TriggerLoop, require_same
 from floodmark.schemas.errors import UnknownTopicError, UsageError
 from floodmark.schemas.timestamps import event_time_of
 from rich.console import Console
@@ -110,6 +110,10 @@ def _stored_by(settings: dict[str, str], topic: str, name: str) -> _Stored:
         return _Stored(None)
 
 
+def _input_of(position: StoredPosition) -> Mapping[str, Any] | None:
+    return None if position.state is None else position.state["input"]
+
+
 def _line(event: TriggerEvent, answer: str) -> str:
     late = f", {event.late_rows:,} late rows" if event.late_rows else ""
     missing = "".join(
@@ -143,17 +147,16 @@ def fire_periods(  # noqa: PLR0913  # each is an option of the command line
 
     with stop_on_signals() as stop, ExitStack() as opened:
         exporter = None if metrics_port is None else serve_metrics(metrics_port)
-        if dry_run:
-            position: _Stored | PositionTopic = _stored_by(settings, position_topic, rules.trigger)
-        else:
-            if position_topic not in existing_topics(settings):
-                opens(None).close()  # an error in the name of an input comes before a topic is created
+        position: _Stored | PositionTopic = _stored_by(settings, position_topic, rules.trigger)
+        require_same(rules, position.state)  # before its input is opened, which may have other topics
+        if not dry_run:
+            # An error comes before a topic is created, and before a running process with this name is fenced.
+            opens(_input_of(position)).close()
             if create_position_topic(settings, position_topic):
                 typer.echo(f"created the compacted topic {position_topic!r} for the positions of triggers", err=True)
             position = PositionTopic(settings, position_topic, rules.trigger)
         stored = position.state
-        require_same(rules, stored)  # before its input is opened, which may have other topics
-        source = opens(None if stored is None else stored["input"])
+        source = opens(_input_of(position))
         opened.enter_context(source)
         delivery = Delivery(_Shown() if dry_run else target, pace.retry, told)
         loop = TriggerLoop(rules, source, delivery, position, begin=begin, collect=pace.collect)

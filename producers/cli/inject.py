@@ -10,7 +10,7 @@ from floodmark.producers.clients.admin import create_topics, existing_topics, re
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.group import InjectorGroup
 from floodmark.producers.injector.injector import Injector
-from floodmark.producers.injector.preview import preview_injection, require_input
+from floodmark.producers.injector.preview import preview_injection, require_input, require_start
 from floodmark.producers.injector.topics import decisions_of, require_unmarked_input
 from floodmark.producers.metrics import serve_metrics
 from floodmark.producers.readers.alignment import Alignment
@@ -42,9 +42,9 @@ def injection_line(injector: Injector | InjectorGroup) -> str:
     return f"{read}{outcomes and totals}{outcomes}; {place}{trouble}"
 
 
-def show_preview(injection: Injection, settings: dict[str, str]) -> None:
-    """Show the decisions on the first records; a `FloodmarkError` if none has a readable time."""
-    preview = preview_injection(injection, settings)
+def show_preview(injection: Injection, settings: dict[str, str], *, reset: bool) -> None:
+    """Show the decisions on the next records; a `FloodmarkError` if none has a readable time."""
+    preview = preview_injection(injection, settings, reset=reset)
     typer.echo("\n".join([*preview.lines(), f"{preview.records:,} records read, nothing written"]))
     preview.require_time()
 
@@ -84,6 +84,7 @@ def run_injection(  # noqa: PLR0913  # each is an option of the command line
         if create:
             _create_target(injection, settings, injection.dropped_to, None if alignment is None else alignment.topic)
         exporter = None if metrics_port is None else serve_metrics(metrics_port)
+        (require_input if reset else require_start)(injection, settings)  # before a reset deletes the target
         if group is None:
             injector = Injector(injection, settings, decisions=decisions, reset=reset, alignment=alignment)
         else:

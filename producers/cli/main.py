@@ -277,7 +277,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     if group is not None and given:
         raise typer.BadParameter(f"{given[0]} cannot be used with --group: a member reads only some of the partitions")
     if dry_run:
-        show_preview(injection, settings)
+        show_preview(injection, settings, reset=reset)
         return
     run_injection(
         injection,

@@ -5,7 +5,6 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -366,27 +365,6 @@ def offsets_since(
         return {(one.topic, one.partition): one.offset for one in answers}
 
     return answered(ask, bootstrap_servers)
-
-
-@dataclass(frozen=True, slots=True)
-class RetainedOffsets:
-    """The offsets of a partition's first record, of its end, and of its first record since some time."""
-
-    first: int
-    end: int
-    since: int  # the first record with Kafka's timestamp at that time or later; ``end`` if there is none
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether Kafka has deleted no record since that time."""
-        return self.first == 0 or self.since > self.first
-
-
-def retained_since(config: Config, topics: Collection[str], time: int) -> dict[Partition, RetainedOffsets]:
-    """Return the offsets of each partition; all records before ``since`` have timestamps before ``time`` (epoch ms)."""
-    bounds = {place: bound for topic in topics for place, bound in offset_bounds(config, topic).items()}
-    since = first_since(config, bounds, time)
-    return {place: RetainedOffsets(*bound, since[place]) for place, bound in bounds.items()}
 
 
 def first_since(config: Config, bounds: Mapping[Partition, tuple[int, int]], time: int) -> dict[Partition, int]:

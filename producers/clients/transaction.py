@@ -132,7 +132,9 @@ class Transaction:
             reason = f"{reason} has aborted its transaction"
             rename = " or give it another name (job=)" if self._kind == "job" else ""
             advice = f"if another one runs, stop it{rename}; else start again"
-            raise FencedError(writer=self._name, topic=self._topic, reason=reason, advice=advice) from error
+            raise FencedError(
+                writer=f"{self._kind} {self._name!r}", topic=self._topic, reason=reason, advice=advice
+            ) from error
         if self._refused is not None and cause.code() in _REFUSED:
             raise self._refused(cause.str()) from error
         with answering(self._servers, _TIMEOUT, about=f"transaction of {self._kind} {self._name!r}"):

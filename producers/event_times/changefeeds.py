@@ -50,10 +50,14 @@ class CockroachDb(InputFormat):
         if value is None:
             return None
         message = json_object(value)
-        if "resolved" in message and "after" not in message:
-            return Resolved(hlc_to_milliseconds(message["resolved"]))
-        updated = message.get("updated")
-        return None if updated is None else hlc_to_milliseconds(updated)
+        told = message.get("__crdb__", message)  # of the bare envelope
+        if "resolved" in told and "after" not in message:
+            return Resolved(hlc_to_milliseconds(told["resolved"]))
+        if "updated" in told:
+            return hlc_to_milliseconds(told["updated"])
+        if "after" in message:
+            return None
+        raise ValueError("it has none of 'after', 'updated' and 'resolved'")
 
 
 class TiCdcCanal(InputFormat):
@@ -71,10 +75,11 @@ class TiCdcCanal(InputFormat):
         if value is None:
             return None
         message = json_object(value)
-        extension = message.get("_tidb")
         if message.get("type") == "TIDB_WATERMARK":
             return Resolved(tso_to_milliseconds(message["_tidb"]["watermarkTs"]))
-        return None if extension is None else tso_to_milliseconds(extension["commitTs"])
+        if "_tidb" not in message:
+            raise ValueError("it has no '_tidb', which enable-tidb-extension=true adds")
+        return tso_to_milliseconds(message["_tidb"]["commitTs"])
 
 
 class TiCdcOpen(InputFormat):

@@ -14,6 +14,7 @@ from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.schemas.classify import Headers
 from floodmark.schemas.errors import InvalidEventTimeError, UnreadableValueError
+from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import SUBSTREAM_HEADER, TIME_HEADER, is_mark_key
 from floodmark.schemas.stored_format import restoring
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, event_time_of, is_late
@@ -106,6 +107,8 @@ class InputPartition:
             per, keyless = self.fmt.per_millisecond, substream in NO_SUBSTREAM
             self._fit.add(outcome, time, arrival, per_millisecond=per, keyless=keyless)
         if adjusted is None:
+            judged = outcome.removesuffix("_dropped").replace("_", " ")
+            self.trouble = self.trouble or f"its time {iso(time)} is {judged}, so it is dropped"
             return Routing.DROP, ()
         headers: list[tuple[str, bytes | None]] = [] if adjusted == time else [(TIME_HEADER, b"%d" % adjusted)]
         if substream is not None and (watermark := self.policy_state.watermark_of(substream)) is not None:
@@ -122,7 +125,7 @@ class InputPartition:
             return b""
 
     def pop_trouble(self) -> str | None:
-        """Return why the last record is counted as unreadable, once."""
+        """Return why the last record is counted as unreadable or dropped, once."""
         trouble, self.trouble = self.trouble, None
         return trouble
 

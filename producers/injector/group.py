@@ -198,7 +198,7 @@ class InjectorGroup(Closing):
         if any(self._clock.steady() > since + 60_000 for since in self._fenced.values()):
             source, topic = self.injection.source, self.injection.target_topic
             reason, advice = "an injector outside the group writes to its partitions", "stop one of the two"
-            raise FencedError(writer=source, topic=topic, reason=reason, advice=advice)
+            raise FencedError(writer=f"injector {source!r}", topic=topic, reason=reason, advice=advice)
         waiting = not self._injectors and self._clock.steady() >= self._next_progress
         if progress is not None and (waiting or self.partitions != had):
             self._next_progress = self._clock.steady() + milliseconds(self.injection.interval)

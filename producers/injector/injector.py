@@ -38,7 +38,7 @@ from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.schemas.classify import Place, mark_record
 from floodmark.schemas.errors import BrokerUnavailableError, InjectorError, RecreatedTopicError
 from floodmark.schemas.partition_state import lowest
-from floodmark.schemas.records import Membership, Status, membership_of
+from floodmark.schemas.records import FIRST_HEADER, Membership, Status, membership_of
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.schemas.tracker import Hold
 
@@ -90,8 +90,7 @@ class Injector(Closing):
         name = f"injector {injection.source!r}"
         if alignment is not None:
             require_topic(alignment, name)
-        self._config = dict(config)
-        self._clock = clock
+        self._config, self._clock = dict(config), clock
         given, partitions = sizes_of(self._config, injection, equal=partition is not None)
         writer = injection.source if partition is None else f"{injection.source}-{partition}"
         self._partition = partition
@@ -104,6 +103,8 @@ class Injector(Closing):
             raise InjectorError(source=injection.source, reason=reason, advice="set CreateTime there")
         deleted = reset_target(config, injection) if reset else 0
         found = admin.begin_offsets(config, [injection.source_topic])
+        self._replaced = {n for n in range(partitions) if reset and not found.get((injection.source_topic, n))}
+        """The partitions of the target that get again all that they had: the input still begins at offset 0."""
         states = states_of(config, injection.target_topic, injection.source, range(partitions))
         membership = membership_of(injection.membership, "injection")
         self._check_marks(membership, name, resumes=bool(states))
@@ -133,8 +134,7 @@ class Injector(Closing):
         """The bytes of the largest value of this transaction, and where it is in the input."""
         self._committed_until: int | None = None
         """All input before this time is committed, epoch milliseconds; ``None``: not known."""
-        self._next_commit = clock.steady()
-        self._next_look = clock.steady() + _LOOK_INTERVAL
+        self._next_commit, self._next_look = clock.steady(), clock.steady() + _LOOK_INTERVAL
         self._preview = self._unjudged()
 
     def _unjudged(self) -> Preview | None:
@@ -186,7 +186,8 @@ class Injector(Closing):
     def _refusal(self, reason: str) -> InjectorError:
         """Return the error for a record that the target rejects."""
         size, place = self._largest
-        advice = "give that topic the max.message.bytes and message.timestamp.* of the input, and start again"
+        settings = "max.message.bytes, message.timestamp.* and cleanup.policy"
+        advice = f"give that topic the {settings} of the input, and start again"
         reason += f" (the largest record of this transaction is {place}, with {size:,} bytes)" if place else ""
         return InjectorError(source=self.injection.source, reason=reason, advice=advice)
 
@@ -311,7 +312,7 @@ class Injector(Closing):
         routing, headers = partition.take(key, value, offset, log_time, taken=self._taken, seen=seen)
         trouble = partition.input.pop_trouble()
         if trouble is not None:
-            sanitizer.report(record, trouble)
+            sanitizer.report(record, trouble, dropped=routing is Routing.DROP)
         self.counts["records"] += 1
         if routing is Routing.SKIP:
             return
@@ -362,6 +363,7 @@ class Injector(Closing):
         mark = self._writer.mark(number, now, watermark=read.watermark, status=status, processing_time_watermark=time)
         headers: list[tuple[str, bytes | None]] = [(STATE_HEADER, state.pack(self.injection.source, number))]
         headers += [] if partition.held is None else partition.held.headers()
+        headers += [(FIRST_HEADER, b"1")] if number in self._replaced and not self.counts["transactions"] else []
         self._out.produce(self.injection.target_topic, number, *mark_record(mark, headers))
         partition.note_marked()
         self.counts["marks"] += 1

@@ -21,7 +21,8 @@ from floodmark.schemas.tracker import Hold
 Decisions = Mapping[int, list[tuple[int, int]]]  # by partition: an offset and the watermark before it
 
 OVERTAKEN: Final = (
-    "records are lost to retention; inject into a new topic, or add --reset (without --group). Keep the input longer"
+    "records are lost to retention. Inject into a new topic, and keep the input longer. (--reset would also delete the "
+    "target's copies of records that the input no longer has)"
 )
 """The advice if Kafka has deleted records before they were read."""
 

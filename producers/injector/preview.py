@@ -139,24 +139,39 @@ def _sample(consumer: Consumer, preview: Preview) -> None:
                 consumer.pause([TopicPartition(preview.injection.source_topic, number)])
 
 
-def preview_injection(injection: Injection, config: Config) -> Preview:
-    """Return a preview of the next records of an injection.  It writes nothing, and fences no writer."""
+def preview_injection(injection: Injection, config: Config, *, reset: bool = False) -> Preview:
+    """Return a preview of the next records of an injection; ``reset``: of the first.  It fences no writer."""
+    preview, starts, _ = _begin(injection, config, reset=reset)
+    with _reading(preview, config, starts) as consumer:
+        _sample(consumer, preview)
+    return preview
+
+
+def require_start(injection: Injection, config: Config) -> None:
+    """Raise what the next start would raise if an option is wrong, before it fences an injector that runs."""
+    preview, starts, read_as = _begin(injection, config, reset=False)
+    if read_as and injection.fmt.about not in read_as:
+        with _reading(preview, config, starts) as consumer:
+            look_ahead(consumer, preview, BATCH)
+        preview.require_time()
+
+
+def _begin(injection: Injection, config: Config, *, reset: bool) -> tuple[Preview, dict[int, int], set[str]]:
+    """Return an empty preview, the offsets where it begins, and the formats in which event times were read before."""
     begins = begin_offsets(config, [injection.source_topic])
     starts = {number: begin for (_, number), begin in begins.items()}
     fit = PolicyFit(injection.policy)
     partitions = {number: injection.input_partition(fit) for number in starts}
-    target, ids = injection.target_topic, TopicIds()
-    if target in existing_topics(config):
+    target, ids, read_as = injection.target_topic, TopicIds(), set[str]()
+    if target in existing_topics(config) and not reset:
         numbers = range(min(require_topics(config, [target])[target], len(starts)))
         for number, state in states_of(config, target, injection.source, numbers).items():
             starts[number] = max(starts[number], state.next_offset)
             partitions[number].restore(state.partition)
             ids |= state.ids(injection)
+            read_as |= {state.input_format} if partitions[number].has_event_time else set()
     TopicWatch(config, {injection.source_topic, *ids}, ids, f"injector {injection.source!r}")
-    preview = Preview(injection, partitions, fit)
-    with _reading(preview, config, starts) as consumer:
-        _sample(consumer, preview)
-    return preview
+    return Preview(injection, partitions, fit), starts, read_as
 
 
 def require_input(injection: Injection, config: Config) -> bool:
@@ -164,9 +179,7 @@ def require_input(injection: Injection, config: Config) -> bool:
 
     It reads all partitions, and writes nothing.
     """
-    starts = {number: begin for (_, number), begin in begin_offsets(config, [injection.source_topic]).items()}
-    fit = PolicyFit(injection.policy)
-    preview = Preview(injection, {number: injection.input_partition(fit) for number in starts}, fit)
+    preview, starts, _ = _begin(injection, config, reset=True)
     with _reading(preview, config, starts) as consumer:
         look_ahead(consumer, preview, BATCH)
     preview.require_time()

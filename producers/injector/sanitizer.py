@@ -23,19 +23,21 @@ class Sanitizer:
     def __init__(self, injection: Injection, tolerances: tuple[int | None, int | None], counts: Counter[str]) -> None:
         self._injection, self._counts = injection, counts
         self._behind, self._ahead = tolerances
-        self._named: set[int] = set()
+        self._named: set[tuple[int, bool]] = set()
         self.first_trouble: str | None = None  # the place of the first record with a problem, and why
 
-    def report(self, record: Record, why: str) -> None:
-        """Keep the first problem, and log the first of each partition."""
+    def report(self, record: Record, why: str, *, dropped: bool = False) -> None:
+        """Keep the first problem, and log the first of each partition, and the first that drops a record."""
         number = record.partition()
-        place = f"{Place(record.topic(), number, record.offset())}: {printable(why[:400])}"
+        source, place = (
+            self._injection.source,
+            f"{Place(record.topic(), number, record.offset())}: {printable(why[:400])}",
+        )
         self.first_trouble = self.first_trouble or place
-        if number not in self._named:
-            self._named.add(number)
-            _log.warning(
-                "injector %s: %s. Further problems of this partition are only counted", self._injection.source, place
-            )
+        if (number, dropped) not in self._named:
+            self._named.add((number, dropped))
+            more = "dropped records" if dropped else "problems"
+            _log.warning("injector %s: %s. Further %s of this partition are only counted", source, place, more)
 
     def headers(self, record: Record) -> Headers:
         """Return a record's headers; none if a name is not UTF-8, which this client can neither read nor write."""

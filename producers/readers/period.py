@@ -13,10 +13,9 @@ from floodmark.producers.clients.admin import (
     TopicWatch,
     compacted_topics,
     offset_bounds,
-    retained_since,
 )
 from floodmark.producers.clients.clock import Clock
-from floodmark.producers.readers.replay import read_until_end
+from floodmark.producers.readers.replay import read_until_end, retained_since
 from floodmark.schemas.classify import Classified, Data, Mark, Offsets, Place
 from floodmark.schemas.completeness.complete_rows import NO_EVENT_TIME, EventTimeOf, effective_time, unit_warning
 from floodmark.schemas.completeness.position import TopicIds

@@ -3,14 +3,16 @@
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from confluent_kafka import KafkaException, TopicPartition
-from floodmark.producers.clients.admin import TIMEOUT, Config, offset_bounds
+from floodmark.producers.clients.admin import TIMEOUT, Config, first_since, offset_bounds
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.consumers import classified, consume, is_end, reading_consumer
-from floodmark.schemas.classify import Classified, Offsets, Partition
+from floodmark.schemas.classify import Classified, Mark, Offsets, Partition
 from floodmark.schemas.errors import BrokerUnavailableError
+from floodmark.schemas.records import FIRST_HEADER
 
 REACHES: Final = (200, 2_000, 20_000, 200_000)  # how many records before the end of a partition each step begins
 
@@ -88,3 +90,32 @@ def last_matching(
                 found[record.partition] = match
         reach *= 10
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedOffsets:
+    """The offsets of a partition's first record, of its end, and of its first record since some time."""
+
+    first: int
+    end: int
+    since: int  # the first record with Kafka's timestamp at that time or later; ``end`` if there is none
+    begins: bool  # whether its first record says that it replaces all earlier ones (`FIRST_HEADER`)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether Kafka has deleted no record since that time that was not replaced."""
+        return self.first == 0 or self.since > self.first or self.begins
+
+
+def retained_since(config: Config, topics: Collection[str], time: int) -> dict[Partition, RetainedOffsets]:
+    """Return the offsets of each partition; all records before ``since`` have timestamps before ``time`` (epoch ms)."""
+    bounds = {place: bound for topic in topics for place, bound in offset_bounds(config, topic).items()}
+    since = first_since(config, bounds, time)
+    cut = {place: first for place, (first, end) in bounds.items() if 0 < first == since[place] < end}
+    firsts = read_until_end(config, cut, {place: first + 1 for place, first in cut.items()}) if cut else ()
+    begin = {(record.topic, record.partition) for record in firsts if _replaces(record)}
+    return {place: RetainedOffsets(*bound, since[place], place in begin) for place, bound in bounds.items()}
+
+
+def _replaces(record: Classified) -> bool:
+    return isinstance(record, Mark) and FIRST_HEADER in dict(record.headers or ())

@@ -112,7 +112,7 @@ class DeliveryError(InfrastructureError):
 class FencedError(InfrastructureError):
     """Another instance with the same identity has taken over."""
 
-    template = "{writer!r} was fenced in topic {topic!r}: {reason}; {advice}"
+    template = "{writer} was fenced in topic {topic!r}: {reason}; {advice}"
     writer: str
     topic: str
     reason: str

@@ -184,8 +184,9 @@ class RecreatedTopicError(SnapshotError):
     template = (
         "topic {topic!r} was deleted and created again: {reader} has used the topic with id {known}, and now its id is "
         "{found}. What it has stored does not apply to the new topic. Start a consumer without a position, a job with "
-        "a new checkpoint_location and an empty output (topic, table or store), an injector with a new target "
-        "topic or, without --group, with --reset, a trigger with a new name."
+        "a new checkpoint_location and an empty output (topic, table or store), a trigger with a new name. "
+        "An injector that writes the topic copies its input from the beginning; start one that reads it with a new "
+        "target topic or, without --group, with --reset."
     )
     reader: str
     topic: str

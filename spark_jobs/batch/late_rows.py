@@ -46,7 +46,8 @@ def count_late_rows(
             if spec.late_topic is not None:
                 routed += [(spec.late_topic, row) for row in _late_rows(spark, spec, observed.start, observed.end)]
     if unjudged:
-        _log.warning("job %s: %d row(s) behind the watermark %s", job, unjudged, iso(watermark))
+        text = "job %s: %d row(s) behind the watermark %s; Spark may keep some, so count the lost ones with late='drop'"
+        _log.warning(text, job, unjudged, iso(watermark))
     return judged + unjudged, routed
 
 

@@ -84,7 +84,7 @@ class Shards:
         """Return the error of a job whose shards have another owner."""
         reason = "another instance with the same name writes to it"
         advice = "if it still runs, stop it; else start again"
-        return FencedError(writer=self.job, topic=self.topic, reason=reason, advice=advice)
+        return FencedError(writer=f"job {self.job!r}", topic=self.topic, reason=reason, advice=advice)
 
 
 class _RefusedRowError(Exception):

@@ -232,20 +232,28 @@ def cause(text: str, trace: str = "") -> str:
     'java.io.IOException: no disk'
     >>> cause("null\n=== Streaming Query ===\nIdentifier: j", "a.B\n\tat a.C\nCaused by: java.util.D: none\n\tat a.C")
     'java.util.D: none'
+    >>> cause("worker exited", "a.B\n\tat a.C\nCaused by: java.util.D: [E] Cause: " + python + "\n\tat a.C")
+    'ValueError: no such user'
     """
-    _, found, python = text.rpartition(_TRACEBACK)
-    if found:
-        last = [line for line in python.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
-        if last:
-            return last[0][:_LONGEST]
+    if raised := _raised(text):
+        return raised
     message = text.partition(_PLAN)[0].strip()
     lines = [line for line in message.splitlines() if line.strip() and not line.startswith("\t")]
     named = " ".join(line for line in lines if "Exception" in line)
     if not named and not message.startswith("["):  # neither a class nor an error condition of Spark
+        if raised := _raised(trace):
+            return raised
         thrown = [line for line in trace.splitlines() if line.strip() and not line.startswith("\t")]
         innermost = [line.removeprefix(_CAUSED_BY) for line in thrown if line.startswith(_CAUSED_BY)] or thrown
         named = innermost[-1] if innermost else ""
     return (named or message).removeprefix(": ")[:_LONGEST]
+
+
+def _raised(text: str) -> str:
+    """Return the line behind the last traceback of Python in a text; empty if there is none."""
+    _, _, python = text.rpartition(_TRACEBACK)
+    last = [line for line in python.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
+    return last[0][:_LONGEST] if last and _TRACEBACK in text else ""
 
 
 def was_interrupted(error: BaseException) -> bool:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
-from floodmark.producers.clients.admin import RetainedOffsets, TopicWatch, retained_since
+from floodmark.producers.clients.admin import TopicWatch
+from floodmark.producers.readers.replay import RetainedOffsets, retained_since
 from floodmark.schemas.classify import Partition
 from floodmark.schemas.errors import ContinueError, RetentionError, UsageError
 from floodmark.schemas.timestamps import milliseconds, to_datetime

@@ -164,9 +164,10 @@ def test_of_many_records_those_before_a_refused_one_are_sent_and_counted(kafka, 
         with pytest.raises(error):
             ours.produce_many([b"1", b"2"], **arguments)
     assert ours.metrics().records == 0
-    with pytest.raises(KafkaException, match="too large"):
+    with pytest.raises(KafkaException, match="too large") as refused:
         ours.produce_many([b"1", b"2", b"x" * 2_000_000, b"4"], event_times=[1, 2, 3, 4])
     assert ours.metrics().records == 2
+    assert refused.value.__notes__ == ["2 of these 4 records were sent"]
     ours.end()
     assert [record.value for record in data_of(kafka, target)] == [b"1", b"2"]
     assert list(map(str, findings(kafka.config, target, None, checker_of(kafka.config, target)))) == []

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from floodmark.producers import WatermarkedProducer, ascending
-from floodmark.producers.clients.admin import existing_topics
+from floodmark.producers.clients.admin import begin_offsets, end_offsets, existing_topics
+from floodmark.producers.event_times.formats import JsonField
+from floodmark.producers.event_times.injection import Injection
+from floodmark.producers.injector.injector import Injector
 from support.harness import EVENT, events
 
 ROOT = Path(__file__).parents[3]
@@ -252,7 +255,18 @@ def test_inject_shows_what_it_would_do_and_refuses_a_wrong_field(kafka, topic):
         assert f"topic '{other}'" in floodmark("inject", *place, name, other).stderr
     assert new not in existing_topics(kafka.config), "a command that fails leaves no topic"
     assert floodmark("inject", *place).returncode == 0
-    assert new in existing_topics(kafka.config)
+    written = end_offsets(kafka.config, new)
+    producer.produce(raw, b'{"payload": {"at": 2000}}', timestamp=2_000)
+    producer.flush(30)
+    with Injector(Injection(raw, new, JsonField("payload.at")), kafka.config) as running:
+        for more in ([], ["--reset"]):
+            done = floodmark("inject", *place[:-1], "at", *more)
+            assert "the fields are 'payload.at'; nothing was written. Correct the field" in done.stderr
+        running.run(until_end=True)  # what is refused fences nobody
+    assert begin_offsets(kafka.config, [new]) == {(new, 0): 0}, "nor does it delete anything"
+    assert end_offsets(kafka.config, new)[0] > written[0]
+    assert "0 records read, nothing" in floodmark("inject", *place, "--dry-run").stdout
+    assert "3 records read, nothing" in floodmark("inject", *place, "--dry-run", "--reset").stdout
 
 
 @pytest.mark.kafka

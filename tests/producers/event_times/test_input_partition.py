@@ -159,6 +159,12 @@ def test_a_poison_record_is_passed_on_counted_and_named(partition, value, log_ti
     assert partition.watermark is None or partition.watermark <= NOW
 
 
+def test_a_dropped_record_is_named():
+    partition = InputPartition(JsonField("at"), TimePolicy(early=timedelta(0)))
+    assert partition.take(None, b'{"at": 5000}', 1_000) == (Routing.DROP, ())
+    assert partition.pop_trouble() == "its time 1970-01-01T00:00:05.000+00:00 is early, so it is dropped"
+
+
 def test_a_record_whose_arrival_cannot_be_read_is_still_not_behind_the_watermark():
     partition = InputPartition(JsonField("at"), TimePolicy(late=timedelta(seconds=1)))
     partition.take(None, b'{"at": %d}' % NOW, NOW)

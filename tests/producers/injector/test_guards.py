@@ -24,11 +24,13 @@ from floodmark.producers.injector.group import InjectorGroup
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.preview import preview_injection
 from floodmark.producers.injector.sanitizer import Sanitizer
+from floodmark.producers.readers.period import complete
 from floodmark.schemas import WatermarkRecord, encode_watermark
 from floodmark.schemas.errors import (
     CorruptSnapshotError,
     InjectorError,
     RecreatedTopicError,
+    RetentionError,
     UnknownTopicError,
     UsageError,
 )
@@ -351,6 +353,10 @@ def test_reset_begins_anew_where_nothing_else_is_lost(kafka, topic, caplog):
     data, marks, _ = look(kafka, marked)
     assert times(data) == [(NOW + 5, NOW + 5), (NOW, NOW)], "once, and as the new policy has it"
     assert len({mark.record.epoch for mark in marks}) == 1
+    day = complete(
+        kafka.config, marked, NOW - 86_400_000, NOW - 7_200_000, lambda record: json.loads(record.value)["at"]
+    )
+    assert day.num_rows == 0, "what was deleted was replaced"
     write(kafka, marked, b'{"at": 1}')
     before = end_offsets(kafka.config, marked)
     with pytest.raises(InjectorError, match="holds 3 records, and it wrote 2"):
@@ -363,7 +369,12 @@ def test_reset_begins_anew_where_nothing_else_is_lost(kafka, topic, caplog):
     with pytest.raises(InjectorError, match="is a mark of"):
         run(kafka, Injection(raw, foreign, JsonField("at")), reset=True)
     assert end_offsets(kafka.config, marked)[0] >= before[0]
-    run(kafka, Injection(raw, topic(1), JsonField("at")), reset=True)
+    short = topic(1)
+    delete_before(kafka.config, raw, 1, partitions=1)
+    for _ in range(2):
+        run(kafka, Injection(raw, short, JsonField("at")), reset=True)
+    with pytest.raises(RetentionError):  # the input no longer has all that was deleted
+        complete(kafka.config, short, NOW - 86_400_000, NOW - 7_200_000, lambda record: json.loads(record.value)["at"])
 
 
 @pytest.mark.parametrize("partitions", [1, 2], ids=["one of two", "both"])
