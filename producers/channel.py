@@ -112,7 +112,7 @@ class Channel:
         self._advised = False  # whether the last advice about the membership was logged
         self.owner = "a producer"  # the producer or pool that uses the channel, for errors
         self._config = config
-        self._topic = topic
+        self.topic = topic
         self._process = os.getpid()
         self._thread: threading.Thread | None = None
         self._keeps_timestamps = False
@@ -168,7 +168,7 @@ class Channel:
 
     def ask_partitions(self, timeout: float = TIMEOUT) -> int:
         """Ask Kafka for the topic's partition count and wait for the answer (``timeout``: seconds)."""
-        found = partition_count(self.client, self._topic, self._config.get("bootstrap.servers"), timeout)
+        found = partition_count(self.client, self.topic, self._config.get("bootstrap.servers"), timeout)
         self.partitions = max(self.partitions, found)
         return self.partitions
 
@@ -183,14 +183,14 @@ class Channel:
         try:
             self.ask_partitions()
         except (FloodmarkError, KafkaException) as error:
-            _log.info("cannot check whether topic %r has more partitions: %s", self._topic, error)
+            _log.info("cannot check whether topic %r has more partitions: %s", self.topic, error)
         if (alignment := self.alignment) is not None:
             alignment.look_for_partitions(self.client)
         self.successors.refresh(now)
 
     def predecessors(self, source: str, wall: int) -> Predecessors:
         """Return the last marks in the topic before a new source; ``wall``: wall clock, epoch milliseconds."""
-        marks = last_marks(self._config, self._topic, wall) if self.last_marks is None else self.last_marks
+        marks = last_marks(self._config, self.topic, wall) if self.last_marks is None else self.last_marks
         return Predecessors(source, marks, self.lowest_epoch)
 
     def follow(self, marks: Mapping[str, WatermarkRecord], identity: Identity, wall: int) -> None:
@@ -208,7 +208,7 @@ class Channel:
 
     def require_timestamps(self, source: str) -> None:
         """Refuse a topic whose brokers replace the timestamps of records: with `ingress`, they are the event times."""
-        if not self._keeps_timestamps and overwrites_timestamps(shared(self._config), self._topic):
+        if not self._keeps_timestamps and overwrites_timestamps(shared(self._config), self.topic):
             reason = "the topic has message.timestamp.type=LogAppendTime, so its brokers replace the times of ingress()"
             raise UsageError(reason=f"{source}: {reason}; set CreateTime, or pass event times with another strategy")
         self._keeps_timestamps = True

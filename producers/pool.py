@@ -151,9 +151,7 @@ class SourcePool:
         membership = self._membership.current
         self._channel.tell(repr(self), before.advice(membership, wall))
         identity = Identity(source, before.next_epoch(wall), membership)
-        return MergedSender(
-            self._channel, self.topic, MergedEmitter(identity, self._channel.partitions), self._clock, interval
-        )
+        return MergedSender(self._channel, MergedEmitter(identity, self._channel.partitions), self._clock, interval)
 
     @property
     def _speakers(self) -> list[Sender]:

@@ -111,7 +111,7 @@ class WatermarkedProducer:
             identity = replace(identity, epoch=before.next_epoch(wall))
         if speaker is None:
             emitter = Emitter(identity, generator, channel.partitions, apart)
-            self._sender = Sender(channel, topic, emitter, clock, self._interval)
+            self._sender = Sender(channel, emitter, clock, self._interval)
         else:
             self._sender = speaker.joining(identity, generator)
         self._emitter = self._sender.emitter

@@ -263,12 +263,11 @@ def _bytes(part: str | bytes | None) -> bytes | None:
 class Sender:
     """Sends the records and marks of one source, a round of marks every ``interval`` milliseconds."""
 
-    def __init__(self, channel: Channel, topic: str, emitter: Emitter, clock: Clock, interval: int) -> None:
+    def __init__(self, channel: Channel, emitter: Emitter, clock: Clock, interval: int) -> None:
         self.emitter = emitter
-        self.outbox = Outbox(channel.client, topic, emitter)
+        self.outbox = Outbox(channel.client, channel.topic, emitter)
         self.polled = True  # whether marks are sent only when the caller calls; then a long silence is logged, once
         self._channel = channel
-        self._topic = topic
         self._clock = clock
         self._interval = interval
         self._next_mark = clock.steady() + interval
@@ -341,7 +340,9 @@ class Sender:
         if fenced_by is not None:
             reason = f"it has epoch {identity.epoch}, and readers follow another run there, with epoch {fenced_by}"
             advice = "if two processes have its id, stop one, or rename it; if you pass epoch=, pass a higher one"
-            raise FencedError(writer=f"source {identity.source!r}", topic=self._topic, reason=reason, advice=advice)
+            raise FencedError(
+                writer=f"source {identity.source!r}", topic=self._channel.topic, reason=reason, advice=advice
+            )
 
     def announce(self, step: int) -> None:
         """Send marks early if the watermark is over ``step`` milliseconds above the last ones that were sent early."""
@@ -381,15 +382,15 @@ class Sender:
 class MergedSender(Sender):
     """Sends the marks of one source that others join."""
 
-    def __init__(self, channel: Channel, topic: str, emitter: MergedEmitter, clock: Clock, interval: int) -> None:
-        super().__init__(channel, topic, emitter, clock, interval)
+    def __init__(self, channel: Channel, emitter: MergedEmitter, clock: Clock, interval: int) -> None:
+        super().__init__(channel, emitter, clock, interval)
         self._merged = emitter
         self.polled = False
 
     def joining(self, identity: Identity, generator: Generator) -> "JoinedSender":
         """Return the sender of a source that is about to join."""
         emitter = JoinedEmitter(identity, generator, self._merged)
-        return JoinedSender(self, self._channel, self._topic, emitter, self._clock)
+        return JoinedSender(self, self._channel, emitter, self._clock)
 
     def join(self, senders: Iterable[Sender]) -> None:
         """Let them join."""
@@ -399,8 +400,8 @@ class MergedSender(Sender):
 class JoinedSender(Sender):
     """Sends the records of a source that has joined others; its marks are those of ``speaker``."""
 
-    def __init__(self, speaker: Sender, channel: Channel, topic: str, emitter: JoinedEmitter, clock: Clock) -> None:
-        super().__init__(channel, topic, emitter, clock, interval=0)
+    def __init__(self, speaker: Sender, channel: Channel, emitter: JoinedEmitter, clock: Clock) -> None:
+        super().__init__(channel, emitter, clock, interval=0)
         self._speaker = speaker
 
     @override
