@@ -235,7 +235,8 @@ class WatermarkedProducer:
     ) -> None:
         """Send many records, in order, as `produce` does; faster with a strategy that has one watermark for all.
 
-        ``event_times``: a list, or an array of NumPy (``datetime64`` is in UTC), pandas or Arrow, with one each.
+        ``event_times``: a list, or an array of NumPy (``datetime64`` is in UTC), pandas (with a zone) or Arrow, one
+        each.
 
         Raises:
             InvalidEventTimeError, ReservedKeyError, UsageError: nothing was sent.

@@ -98,7 +98,7 @@ _WORDS: Final = {
     ),
     Cause.NOTHING_PROMISED: _Words(
         "it has no watermark yet",
-        "{0} has a watermark after its first event, or after advance()",
+        "{0} has a watermark after its first event with a readable time, or after advance()",
         "job {0} has a watermark when its inputs have one and its first batches are done",
     ),
     Cause.TOO_FEW_MARKS: _Words("it has sent too few marks to judge", "wait for ten marks of {0}"),

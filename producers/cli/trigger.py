@@ -55,7 +55,7 @@ def trigger(  # noqa: PLR0913  # each is an option of the command line
         str | None,
         _late("Unit of the time field, since 1970; default: ms, or Avro's logical type.", values=get_args(Unit)),
     ] = None,
-    schema: Annotated[Path | None, _late("File with the Avro schema of the values.")] = None,
+    schema: Annotated[Path | None, _late("File with the Avro schema of the values (single-object encoding).")] = None,
     event_time: Annotated[
         str | None, _late("Field with the event time, for --schema or --registry; late rows fire a repair.")
     ] = None,
