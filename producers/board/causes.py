@@ -48,9 +48,9 @@ class _Words(NamedTuple):
 _WORDS: Final = {
     Cause.SILENT: _Words(
         "it no longer sends marks",
-        "if {0} does not run, or is paused, restart it (an injector: run floodmark inject again, or end it with "
-        "--until-end --end). If it runs with background=False, leave that out, or call poll() once an interval. If it "
-        "never returns and the topic has other sources, give them a membership with a higher version without it",
+        "if {0} does not run or is paused, restart it (an injector: floodmark inject). If it runs with "
+        "background=False, leave that out, or call poll() once an interval. If it never returns, end it (an injector: "
+        "--until-end --end), or give the other sources a membership with a higher version without it",
         "check whether job {0} runs, and read its log. Restart it with its checkpoint_location",
     ),
     Cause.DELETED: _Words(
