@@ -30,13 +30,14 @@ from floodmark.producers.injector.topics import (
     reset_target,
     sizes_of,
     states_of,
+    watch_topics,
 )
 from floodmark.producers.metrics import Metrics, age, delay, state_of
 from floodmark.producers.other_runs import Predecessors, last_marks
 from floodmark.producers.readers.alignment import Alignment, AlignmentReader, require_topic
 from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.schemas.classify import Place, mark_record
-from floodmark.schemas.errors import BrokerUnavailableError, InjectorError, RecreatedTopicError
+from floodmark.schemas.errors import BrokerUnavailableError, InjectorError
 from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.records import FIRST_HEADER, Membership, Status, membership_of
 from floodmark.schemas.timestamps import milliseconds
@@ -123,7 +124,9 @@ class Injector(Closing):
             _log.warning("%s: Kafka has deleted up to %s: the output begins behind them", name, places)
         epoch = max(deleted + 1, self._partitions.epoch + 1, clock.wall())
         self._writer = MarkWriter(Identity(injection.source, epoch, membership), partitions)
-        self._watch = self._watched(name)
+        self._watch = watch_topics(
+            config, injection, [injection.source_topic, injection.target_topic], self._partitions.ids
+        )
         nexts = {number: one.next for number, one in self._partitions.used.items()}
         self._input = InputTopic(injection, config, nexts, self._watch)
         self._alignment: AlignmentReader | None = None
@@ -167,21 +170,6 @@ class Injector(Closing):
             raise InjectorError(source=self.injection.source, reason=reason, advice=advice)
         if warns and before.end_advice is not None:
             _log.warning("%s: %s", name, before.end_advice)
-
-    def _watched(self, name: str) -> admin.TopicWatch:
-        """Watch the ids of both topics; InjectorError if the target holds records of another input."""
-        source, target = self.injection.source_topic, self.injection.target_topic
-        try:
-            return admin.TopicWatch(self._config, [source, target], self._partitions.ids, name)
-        except RecreatedTopicError as error:
-            client, topics = admin.admin_client(self._config), admin.existing_topics(self._config)
-            ids = admin.described(client, topics, self._config.get("bootstrap.servers"))
-            for other, (topic_id, _) in ids.items():
-                if topic_id == error.known:
-                    reason = f"topic {target!r} holds its records of {other!r}, and --from is {source!r}"
-                    advice = "nothing was written. Correct --from, or use another target topic (--to)"
-                    raise InjectorError(source=self.injection.source, reason=reason, advice=advice) from error
-            raise
 
     def _refusal(self, reason: str) -> InjectorError:
         """Return the error for a record that the target rejects."""

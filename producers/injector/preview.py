@@ -7,13 +7,13 @@ from math import ceil
 from typing import Final
 
 from confluent_kafka import Consumer, TopicPartition
-from floodmark.producers.clients.admin import Config, TopicWatch, begin_offsets, existing_topics, require_topics
+from floodmark.producers.clients.admin import Config, begin_offsets, existing_topics, require_topics
 from floodmark.producers.clients.clock import Deadline
 from floodmark.producers.clients.consumers import BATCH, Record, consume, is_end, reading_consumer
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.event_times.input_partition import InputPartition
 from floodmark.producers.event_times.policy_fit import PolicyFit
-from floodmark.producers.injector.topics import states_of
+from floodmark.producers.injector.topics import states_of, watch_topics
 from floodmark.schemas.classify import Place
 from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.errors import InjectorError
@@ -170,7 +170,7 @@ def _begin(injection: Injection, config: Config, *, reset: bool) -> tuple[Previe
             partitions[number].restore(state.partition)
             ids |= state.ids(injection)
             read_as |= {state.input_format} if partitions[number].has_event_time else set()
-    TopicWatch(config, {injection.source_topic, *ids}, ids, f"injector {injection.source!r}")
+    watch_topics(config, injection, {injection.source_topic, *ids}, ids)
     return Preview(injection, partitions, fit), starts, read_as
 
 

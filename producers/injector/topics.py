@@ -13,6 +13,8 @@ from floodmark.producers.clients.admin import (
     TopicWatch,
     admin_client,
     begin_offsets,
+    described,
+    existing_topics,
     require_topics,
     written_ends,
 )
@@ -23,7 +25,8 @@ from floodmark.producers.injector.partitions import OVERTAKEN
 from floodmark.producers.other_runs import last_marks
 from floodmark.producers.readers.replay import last_matching, read_until_end
 from floodmark.schemas.classify import Classified, Data, Unreadable, mark_header
-from floodmark.schemas.errors import CorruptSnapshotError, InjectorError
+from floodmark.schemas.completeness.position import TopicIds
+from floodmark.schemas.errors import CorruptSnapshotError, InjectorError, RecreatedTopicError
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +64,21 @@ def require_marked(config: Config, injection: Injection) -> None:
         reason = f"the target {topic!r} has records already, such as {next(iter(last.values()))}, and no marks"
         advice = "nothing was written. Use another target topic (--to). Are --from and --to swapped?"
         raise InjectorError(source=injection.source, reason=reason, advice=advice)
+
+
+def watch_topics(config: Config, injection: Injection, topics: Collection[str], ids: TopicIds) -> TopicWatch:
+    """Watch the ids of topics; InjectorError if the target holds records of another input."""
+    try:
+        return TopicWatch(config, topics, ids, f"injector {injection.source!r}")
+    except RecreatedTopicError as error:
+        found = described(admin_client(config), existing_topics(config), config.get("bootstrap.servers"))
+        for other, (topic_id, _) in found.items():
+            if topic_id == error.known:
+                reason = f"topic {injection.target_topic!r} holds its records of {other!r}"
+                reason = f"{reason}, and --from is {injection.source_topic!r}"
+                advice = "nothing was written. Correct --from, or use another target topic (--to)"
+                raise InjectorError(source=injection.source, reason=reason, advice=advice) from error
+        raise
 
 
 class InputTopic(Closing):

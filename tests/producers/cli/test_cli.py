@@ -262,6 +262,8 @@ def test_inject_shows_what_it_would_do_and_refuses_a_wrong_field(kafka, topic):
         for more in ([], ["--reset"]):
             done = floodmark("inject", *place[:-1], "at", *more)
             assert "the fields are 'payload.at'; nothing was written. Correct the field" in done.stderr
+        swapped = ["--from", marked, "--to", new, "--source", f"inject-{raw}", *servers, "--json-field", "at"]
+        assert f"holds its records of '{raw}', and --from is '{marked}'" in floodmark("inject", *swapped).stderr
         running.run(until_end=True)  # what is refused fences nobody
     assert begin_offsets(kafka.config, [new]) == {(new, 0): 0}, "nor does it delete anything"
     assert end_offsets(kafka.config, new)[0] > written[0]
