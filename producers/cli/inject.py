@@ -84,7 +84,7 @@ def run_injection(  # noqa: PLR0913  # each is an option of the command line
         if create:
             _create_target(injection, settings, injection.dropped_to, None if alignment is None else alignment.topic)
         exporter = None if metrics_port is None else serve_metrics(metrics_port)
-        (require_input if reset else require_start)(injection, settings)  # before a reset deletes the target
+        (require_input if reset else require_start)(injection, settings)  # before one that runs is fenced
         if group is None:
             injector = Injector(injection, settings, decisions=decisions, reset=reset, alignment=alignment)
         else:

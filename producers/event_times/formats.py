@@ -187,7 +187,7 @@ def _time_in(found: dict[str, Any], field: str, path: list[str], unit: Unit) -> 
     if isinstance(time, bool) or not isinstance(time, (int, float)):
         what = "is missing or null" if time is None else "holds no time, which is a number or ISO 8601 text"
         reason = f"field {field!r} {what}; the fields are {_names(found)}"
-        raise InvalidEventTimeError(value=time if time is None or isinstance(time, str) else short(time), reason=reason)
+        raise InvalidEventTimeError(value=time if time is None else short(time), reason=reason)
     return _in_milliseconds(time, unit)
 
 

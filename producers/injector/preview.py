@@ -151,9 +151,7 @@ def require_start(injection: Injection, config: Config) -> None:
     """Raise what the next start would raise if an option is wrong, before it fences an injector that runs."""
     preview, starts, read_as = _begin(injection, config, reset=False)
     if read_as and injection.fmt.about not in read_as:
-        with _reading(preview, config, starts) as consumer:
-            look_ahead(consumer, preview, BATCH)
-        preview.require_time()
+        _require_time(preview, config, starts)
 
 
 def _begin(injection: Injection, config: Config, *, reset: bool) -> tuple[Preview, dict[int, int], set[str]]:
@@ -170,7 +168,8 @@ def _begin(injection: Injection, config: Config, *, reset: bool) -> tuple[Previe
             partitions[number].restore(state.partition)
             ids |= state.ids(injection)
             read_as |= {state.input_format} if partitions[number].has_event_time else set()
-    watch_topics(config, injection, {injection.source_topic, *ids}, ids)
+    if ids:
+        watch_topics(config, injection, ids, ids)
     return Preview(injection, partitions, fit), starts, read_as
 
 
@@ -180,10 +179,14 @@ def require_input(injection: Injection, config: Config) -> bool:
     It reads all partitions, and writes nothing.
     """
     preview, starts, _ = _begin(injection, config, reset=True)
+    _require_time(preview, config, starts)
+    return preview.has_plausible_time
+
+
+def _require_time(preview: Preview, config: Config, starts: Mapping[int, int]) -> None:
     with _reading(preview, config, starts) as consumer:
         look_ahead(consumer, preview, BATCH)
     preview.require_time()
-    return preview.has_plausible_time
 
 
 @contextmanager

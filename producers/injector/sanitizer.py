@@ -29,15 +29,13 @@ class Sanitizer:
     def report(self, record: Record, why: str, *, dropped: bool = False) -> None:
         """Keep the first problem, and log the first of each partition, and the first that drops a record."""
         number = record.partition()
-        source, place = (
-            self._injection.source,
-            f"{Place(record.topic(), number, record.offset())}: {printable(why[:400])}",
-        )
-        self.first_trouble = self.first_trouble or place
+        source, place = self._injection.source, Place(record.topic(), number, record.offset())
+        told = f"{place}: {printable(why[:400])}"
+        self.first_trouble = self.first_trouble or told
         if (number, dropped) not in self._named:
             self._named.add((number, dropped))
             more = "dropped records" if dropped else "problems"
-            _log.warning("injector %s: %s. Further %s of this partition are only counted", source, place, more)
+            _log.warning("injector %s: %s. Further %s of this partition are only counted", source, told, more)
 
     def headers(self, record: Record) -> Headers:
         """Return a record's headers; none if a name is not UTF-8, which this client can neither read nor write."""

@@ -251,9 +251,9 @@ def cause(text: str, trace: str = "") -> str:
 
 def _raised(text: str) -> str:
     """Return the line behind the last traceback of Python in a text; empty if there is none."""
-    _, _, python = text.rpartition(_TRACEBACK)
+    _, found, python = text.rpartition(_TRACEBACK)
     last = [line for line in python.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
-    return last[0][:_LONGEST] if last and _TRACEBACK in text else ""
+    return last[0][:_LONGEST] if found and last else ""
 
 
 def was_interrupted(error: BaseException) -> bool:

@@ -255,6 +255,7 @@ def test_inject_shows_what_it_would_do_and_refuses_a_wrong_field(kafka, topic):
         assert f"topic '{other}'" in floodmark("inject", *place, name, other).stderr
     assert new not in existing_topics(kafka.config), "a command that fails leaves no topic"
     assert floodmark("inject", *place).returncode == 0
+    assert new in existing_topics(kafka.config)
     written = end_offsets(kafka.config, new)
     producer.produce(raw, b'{"payload": {"at": 2000}}', timestamp=2_000)
     producer.flush(30)
@@ -264,7 +265,7 @@ def test_inject_shows_what_it_would_do_and_refuses_a_wrong_field(kafka, topic):
             assert "the fields are 'payload.at'; nothing was written. Correct the field" in done.stderr
         swapped = ["--from", marked, "--to", new, "--source", f"inject-{raw}", *servers, "--json-field", "at"]
         assert f"holds its records of '{raw}', and --from is '{marked}'" in floodmark("inject", *swapped).stderr
-        running.run(until_end=True)  # what is refused fences nobody
+        running.run(until_end=True)  # a refused start does not stop it
     assert begin_offsets(kafka.config, [new]) == {(new, 0): 0}, "nor does it delete anything"
     assert end_offsets(kafka.config, new)[0] > written[0]
     assert "0 records read, nothing" in floodmark("inject", *place, "--dry-run").stdout

@@ -336,7 +336,7 @@ def test_a_second_process_with_the_name_fences_the_first(kafka, topic):
     hourly = ["--name", "hourly", "--position-topic", positions, "--run", "true"]
     for wrong in ([topic(1), "--every", "1h"], [flights, "--every", "2h"]):
         assert "its position was stored for" in floodmark(kafka, *wrong, *hourly).stderr
-    old.run(stop=lambda: False, until_end=True)  # what is refused fences nobody
+    old.run(stop=lambda: False, until_end=True)  # a refused start does not stop it
     new = loop()
     source.reach(3 * HOUR)
     with pytest.raises(FencedError):
