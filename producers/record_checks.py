@@ -95,6 +95,8 @@ class RecordChecks:
 
     def key(self, value: bytes | str | None) -> bytes | None:
         """Return a key in bytes."""
+        if type(value) is bytes and not value.startswith(KEY_PREFIX):  # `is_mark_key`, whose call takes time
+            return value
         try:
             raw = value.encode() if isinstance(value, str) else value
             reserved = is_mark_key(raw)

@@ -42,12 +42,14 @@ class Emitter:
         self.registered = False  # whether all partitions have a mark of this epoch since it was last idle
         self.marked_membership: Membership | None = None  # the membership of the last marks
         self.fenced_by: int | None = None  # the epoch of another run of this source, which readers follow
+        self.records = 0  # number of data records sent in this epoch
         self.late = 0  # number of records that were sent below the watermark of the last marks
         self.failed = 0  # number of records that have failed and were not sent again
         self._registered_before = False
         self._before: tuple[Generator, dict[str, Any]] | None = None  # a punctual generator before the last record
         self.punctual = generator.punctual
         self.held: Held | None = None  # what alignment makes the source wait for
+        self._was_paused = False
         self._paused_since: int | None = None
         self._paused_for = 0
         self._resuming = False
@@ -55,6 +57,8 @@ class Emitter:
         self._oldest: tuple[int, int] | None = None
         """The `oldest_arrival` of the last marks, by both clocks, whose difference varies by some milliseconds."""
         self._writer = MarkWriter(identity, partitions)
+        self.partitions = partitions  # the last known number of partitions of the topic
+        self.counts = self._writer.counts  # the records of each partition, for its marks
         self._apart = apart
         self._scopes = [Scope(generator)]
         self._add_scopes()
@@ -78,11 +82,6 @@ class Emitter:
         """Source id, epoch, membership and lease."""
         return self._writer.identity
 
-    @property
-    def partitions(self) -> int:
-        """The last known number of partitions of the topic."""
-        return self._writer.partitions
-
     def send(self, partition: int, event_time: int, now: int | None = None, value: bytes | None = None) -> InFlight:
         """Count a record that is sent, by `begin` and `sent`; return the `InFlight` to ``ack`` or to `fail`."""
         in_flight = self.begin(partition, event_time, now, value)
@@ -97,7 +96,8 @@ class Emitter:
         if self.punctual:  # it may refuse the value
             self._before = scope.generator, scope.generator.snapshot()
             scope.generator.on_event(event_time, None if now is None else self._awake(now), value)
-        self._writer.count(partition, 1)
+        self.records += 1
+        self.counts[partition] += 1
         in_flight = scope.in_flight.open
         if in_flight.sent >= IN_FLIGHT_SIZE:
             scope.in_flight.close(self._rounds)
@@ -110,8 +110,8 @@ class Emitter:
     def sent(self, partition: int, event_time: int, now: int | None, value: bytes | None) -> None:
         """Let the strategy take note of a record that the client has taken: of another, the watermark knows nothing."""
         scope = self._scopes[0 if self._apart is None else partition]
-        awake = None if now is None else self._awake(now)
-        if is_late(event_time, scope.promised):
+        awake = now if now is None or not self._was_paused else self._awake(now)
+        if scope.promised is not None and event_time < scope.promised:  # `is_late`, whose call takes time
             self.late += 1
         if self._apart is not None:
             scope.last_event = awake
@@ -136,7 +136,7 @@ class Emitter:
         if is_late(earliest, scope.promised):
             self.late += sum(is_late(event_time, scope.promised) for event_time in event_times)
         for partition, records in Counter(partitions).items():
-            self._writer.count(partition, records)
+            self._count(partition, records)
         if scope.in_flight.open.sent:
             scope.in_flight.close(self._rounds)
         scope.in_flight.open.send(earliest, now, len(partitions))
@@ -153,7 +153,7 @@ class Emitter:
         in_flight.ack(failed=True)
         self.failed += 1
         if in_flight.round == self._rounds:
-            self._writer.count(partition, -1)
+            self._count(partition, -1)
 
     def resend(self, in_flight: InFlight, partition: int, now: int | None = None) -> InFlight:
         """Count a failed record that is about to be sent again, which holds the watermark; otherwise as `send`."""
@@ -162,7 +162,7 @@ class Emitter:
         again = self.scope(partition).in_flight.open
         again.resend(in_flight, now)
         self.failed -= 1
-        self._writer.count(partition, 1)
+        self._count(partition, 1)
         return again
 
     def fence(self, last: WatermarkRecord) -> bool:
@@ -175,7 +175,7 @@ class Emitter:
 
     def unsend(self, partition: int, in_flight: InFlight) -> None:
         """Undo the last `begin`: the client did not take the record (full queue, invalid argument)."""
-        self._writer.count(partition, -1)
+        self._count(partition, -1)
         in_flight.ack()
         if self._before is not None:  # a record that carries a watermark above itself may be sent again
             generator, state = self._before
@@ -190,10 +190,9 @@ class Emitter:
         """Note that Kafka rejected a mark: all partitions need one again before the next record."""
         self.registered = False
 
-    @property
-    def records(self) -> int:
-        """Number of data records sent in this epoch."""
-        return self._writer.records
+    def _count(self, partition: int, records: int) -> None:
+        self.records += records
+        self.counts[partition] += records
 
     @property
     def watermark_hold(self) -> int | None:
@@ -279,7 +278,7 @@ class Emitter:
 
     def pause(self, now: int, held: Held | None = None) -> None:
         """Note that alignment makes the source wait: it sends nothing, but is not idle; ``now``: as in `begin`."""
-        self.held = held
+        self.held, self._was_paused = held, True
         if self._paused_since is None:
             self._paused_since = now
 
@@ -319,6 +318,7 @@ class Emitter:
     def grow(self, partitions: int) -> bool:
         """Set the partition count, if it is higher; return whether it was.  After the end the count stays."""
         grew = not self.ended and self._writer.grow(partitions)
+        self.partitions = self._writer.partitions
         self._add_scopes()
         return grew
 

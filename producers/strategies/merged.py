@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.in_flight import InFlight
 from floodmark.producers.strategies.interface import Generator
-from floodmark.producers.strategies.numbering import Identity, MarkWriter, Promise
+from floodmark.producers.strategies.numbering import Identity, Promise
 from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.records import Status
 from typing_extensions import override
@@ -80,10 +80,6 @@ class MergedEmitter(Emitter):
         if self.status is Status.IDLE:
             self.mark_active()
 
-    def count(self, partition: int, records: int) -> None:
-        """Add a number of records of a joined source."""
-        self._writer.count(partition, records)
-
     @property
     def active(self) -> list["JoinedEmitter"]:
         """The joined sources that the watermark waits for."""
@@ -117,26 +113,13 @@ class MergedEmitter(Emitter):
                 one.end()
 
 
-class _JoinedWriter(MarkWriter):
-    """Counts the records of a joined source, also for the marks."""
-
-    def __init__(self, identity: Identity, merged: MergedEmitter) -> None:
-        super().__init__(identity, merged.partitions)
-        self._merged = merged
-
-    @override
-    def count(self, partition: int, records: int) -> None:
-        super().count(partition, records)
-        self._merged.count(partition, records)
-
-
 class JoinedEmitter(Emitter):
     """The state of a source that joins a `MergedEmitter`; records below the watermark of those marks are late."""
 
     def __init__(self, identity: Identity, generator: Generator, merged: MergedEmitter) -> None:
         self._merged = merged
         super().__init__(identity, generator, merged.partitions)
-        self._writer = _JoinedWriter(identity, merged)
+        self.counts = merged.counts
         self._scopes[0].promised = merged.scope(0).promised
 
     def follow(self, promised: int | None) -> None:
@@ -159,9 +142,13 @@ class JoinedEmitter(Emitter):
         """Ignore it: the marks decide."""
 
     @property
-    @override
     def partitions(self) -> int:
+        """The last known number of partitions of the topic."""
         return self._merged.partitions
+
+    @partitions.setter
+    def partitions(self, value: int) -> None:
+        """Ignore it, as above."""
 
     @override
     def grow(self, partitions: int) -> bool:

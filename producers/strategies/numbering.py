@@ -77,18 +77,13 @@ class MarkWriter:
     def __init__(self, identity: Identity, partitions: int) -> None:
         self.identity = identity
         self.partitions = partitions
-        self._records: defaultdict[int, int] = defaultdict(int)
+        self.counts: defaultdict[int, int] = defaultdict(int)  # the records of each partition
         self._sequences: defaultdict[int, int] = defaultdict(int)
         self._ended: set[int] = set()
 
     def count(self, partition: int, records: int) -> None:
         """Add a number of records; a negative one undoes it."""
-        self._records[partition] += records
-
-    @property
-    def records(self) -> int:
-        """Number of records in all partitions."""
-        return sum(self._records.values())
+        self.counts[partition] += records
 
     @property
     def next_sequence(self) -> int:
@@ -117,7 +112,7 @@ class MarkWriter:
         return Round(mark, [self._number(partition, counted=counted) for partition in open_], apart)
 
     def _number(self, partition: int, *, counted: bool = True) -> Number:
-        number = Number(partition, self._sequences[partition], self._records[partition] if counted else None)
+        number = Number(partition, self._sequences[partition], self.counts[partition] if counted else None)
         self._sequences[partition] += 1
         return number
 
