@@ -243,8 +243,8 @@ class Outbox:
 
     def _mark_delivered(self, partition: int, record: MarkRecord, error: KafkaError | None, _message: Message) -> None:
         self._marks_in_flight -= 1
+        self._emitter.mark_delivered(partition, failed=error is not None)
         if error is not None:
-            self._emitter.fail_mark()
             self._failed_marks[partition] = record, str(error)
             source = self._emitter.identity.source
             _log.error("source %r: a mark for %r/%d failed: %s", source, self._topic, partition, error)

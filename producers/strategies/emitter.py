@@ -58,7 +58,7 @@ class Emitter:
         """The `oldest_arrival` of the last marks, by both clocks, whose difference varies by some milliseconds."""
         self._writer = MarkWriter(identity, partitions)
         self.partitions = partitions  # the last known number of partitions of the topic
-        self.counts = self._writer.counts  # the records of each partition, for its marks
+        self.counter = self._writer  # counts the records, and the marks that are sent
         self._apart = apart
         self._scopes = [Scope(generator)]
         self._add_scopes()
@@ -97,7 +97,7 @@ class Emitter:
             self._before = scope.generator, scope.generator.snapshot()
             scope.generator.on_event(event_time, None if now is None else self._awake(now), value)
         self.records += 1
-        self.counts[partition] += 1
+        self.counter.counts[partition] += 1  # `MarkWriter.count`, whose call takes time
         in_flight = scope.in_flight.open
         if in_flight.sent >= IN_FLIGHT_SIZE:
             scope.in_flight.close(self._rounds)
@@ -135,8 +135,9 @@ class Emitter:
         earliest = min(event_times)
         if is_late(earliest, scope.promised):
             self.late += sum(is_late(event_time, scope.promised) for event_time in event_times)
+        self.records += len(partitions)
         for partition, records in Counter(partitions).items():
-            self._count(partition, records)
+            self.counter.count(partition, records)
         if scope.in_flight.open.sent:
             scope.in_flight.close(self._rounds)
         scope.in_flight.open.send(earliest, now, len(partitions))
@@ -149,11 +150,13 @@ class Emitter:
             on_event(event_time, awake, value)
 
     def fail(self, in_flight: InFlight, partition: int) -> None:
-        """Count a rejected record, which holds the watermark until `resend`; if a mark counts it, readers miss it."""
+        """Note a rejected record, which holds the watermark until `resend`; if a mark counts it, readers miss it."""
         in_flight.ack(failed=True)
         self.failed += 1
         if in_flight.round == self._rounds:
-            self._count(partition, -1)
+            self.counter.count(partition, -1)
+        else:
+            self.counter.discount(partition)
 
     def resend(self, in_flight: InFlight, partition: int, now: int | None = None) -> InFlight:
         """Count a failed record that is about to be sent again, which holds the watermark; otherwise as `send`."""
@@ -162,7 +165,7 @@ class Emitter:
         again = self.scope(partition).in_flight.open
         again.resend(in_flight, now)
         self.failed -= 1
-        self._count(partition, 1)
+        self.counter.count(partition, 1)
         return again
 
     def fence(self, last: WatermarkRecord) -> bool:
@@ -175,7 +178,8 @@ class Emitter:
 
     def unsend(self, partition: int, in_flight: InFlight) -> None:
         """Undo the last `begin`: the client did not take the record (full queue, invalid argument)."""
-        self._count(partition, -1)
+        self.records -= 1
+        self.counter.count(partition, -1)
         in_flight.ack()
         if self._before is not None:  # a record that carries a watermark above itself may be sent again
             generator, state = self._before
@@ -186,13 +190,10 @@ class Emitter:
         marked = self._writer.unmark(partition)
         self.registered = self.registered and self._registered_before and marked
 
-    def fail_mark(self) -> None:
-        """Note that Kafka rejected a mark: all partitions need one again before the next record."""
-        self.registered = False
-
-    def _count(self, partition: int, records: int) -> None:
-        self.records += records
-        self.counts[partition] += records
+    def mark_delivered(self, partition: int, *, failed: bool) -> None:
+        """Take the delivery report of a mark; after a failed one, all partitions need one before the next record."""
+        self.registered = self.registered and not failed
+        self.counter.delivered(partition, failed=failed)
 
     @property
     def watermark_hold(self) -> int | None:

@@ -119,7 +119,7 @@ class JoinedEmitter(Emitter):
     def __init__(self, identity: Identity, generator: Generator, merged: MergedEmitter) -> None:
         self._merged = merged
         super().__init__(identity, generator, merged.partitions)
-        self.counts = merged.counts
+        self.counter = merged.counter
         self._scopes[0].promised = merged.scope(0).promised
 
     def follow(self, promised: int | None) -> None:

@@ -72,6 +72,14 @@ class MarkWriter:
     [(0, 1, 0), (1, 0, 5)]
     >>> writer.mark(1, now=0, watermark=12).sequence
     1
+
+    A record that failed is not counted, unless a mark that counts it is in the topic:
+
+    >>> writer.discount(1)
+    >>> writer.delivered(1, failed=True)
+    >>> writer.delivered(1, failed=True)
+    >>> writer.counts[1]
+    4
     """
 
     def __init__(self, identity: Identity, partitions: int) -> None:
@@ -79,11 +87,28 @@ class MarkWriter:
         self.partitions = partitions
         self.counts: defaultdict[int, int] = defaultdict(int)  # the records of each partition
         self._sequences: defaultdict[int, int] = defaultdict(int)
+        self._delivered: defaultdict[int, int] = defaultdict(int)  # marks that Kafka has acknowledged or rejected
+        self._doubtful: defaultdict[int, int] = defaultdict(int)  # failed records that marks in flight count
         self._ended: set[int] = set()
 
     def count(self, partition: int, records: int) -> None:
         """Add a number of records; a negative one undoes it."""
         self.counts[partition] += records
+
+    def discount(self, partition: int) -> None:
+        """Undo the count of a record that failed; if marks behind it are in flight, only when Kafka rejects them."""
+        if self._sequences[partition] > self._delivered[partition]:
+            self._doubtful[partition] += 1
+        else:
+            self.counts[partition] -= 1
+
+    def delivered(self, partition: int, *, failed: bool) -> None:
+        """Take the delivery report of a mark: from a mark that failed, no reader knows a count."""
+        self._delivered[partition] += 1
+        if not failed:
+            self._doubtful.pop(partition, None)
+        elif self._sequences[partition] <= self._delivered[partition]:
+            self.counts[partition] -= self._doubtful.pop(partition, 0)
 
     @property
     def next_sequence(self) -> int:

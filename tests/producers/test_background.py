@@ -25,7 +25,7 @@ from floodmark.producers import (
 )
 from floodmark.producers.channel import Background
 from floodmark.schemas.errors import DeliveryError, EndedError, UsageError
-from support.harness import drain, faults, record, until, until_promised
+from support.harness import drain, faults, record, records_by_partition, until, until_promised
 
 PAGE = Path(__file__).parents[2] / "producers" / "SERVICES.md"
 SOON = timedelta(milliseconds=1)
@@ -288,6 +288,9 @@ def test_a_broker_that_is_gone_holds_the_watermark_until_what_failed_is_sent_aga
         )
         until_promised(broker, "t", 40)
         ours.end()
+        records = records_by_partition(broker.config, "t")[0]
+        rows = sum(isinstance(one, Data) for one in records)
+        assert (records[-1].record.records, rows) == (3, 3), "no mark that reached the topic has counted one twice"
 
 
 @pytest.mark.kafka
