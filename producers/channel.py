@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from weakref import WeakSet
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from floodmark.producers.clients.admin import (
     TIMEOUT,
     Config,
+    answering,
     overwrites_timestamps,
     partition_count,
     require_settings,
@@ -22,8 +23,9 @@ from floodmark.producers.clients.consumers import EXISTING_TOPICS, client_log
 from floodmark.producers.other_runs import Predecessors, Successors, last_marks
 from floodmark.producers.readers.alignment import AlignmentReader
 from floodmark.producers.strategies.numbering import Identity
-from floodmark.schemas.errors import FloodmarkError, ForkedError, UsageError
+from floodmark.schemas.errors import FloodmarkError, ForkedError, UnknownTopicError, UsageError
 from floodmark.schemas.records import Membership, WatermarkRecord, membership_of
+from typing_extensions import override
 
 _log = logging.getLogger(__name__)
 _REFRESH_INTERVAL: Final = 10_000
@@ -88,6 +90,34 @@ class _ForkedLock:
         """Do nothing: `__enter__` always fails."""
 
 
+class _Client(Producer):
+    """Kafka's client; it keeps the error after which it writes nothing more, since its later errors do not say why."""
+
+    fatal: KafkaError | None = None
+
+    @override
+    def poll(self, timeout: float = -1) -> int:
+        try:
+            return super().poll(timeout)
+        except KafkaException as error:
+            self._keep(error)
+            return 0
+
+    @override
+    def flush(self, timeout: float = -1) -> int:
+        try:
+            return super().flush(timeout)
+        except (KafkaException, SystemError) as error:  # it raises a SystemError because of the other
+            self._keep(error)
+            return len(self)
+
+    def _keep(self, error: Exception) -> None:
+        cause = error.__cause__ or error
+        if not (isinstance(cause, KafkaException) and cause.args[0].fatal()):
+            raise error
+        self.fatal = cause.args[0]
+
+
 class Channel:
     """Connects one source, or all sources of a pool (which passes ``on_source_ended``), to one topic.
 
@@ -97,7 +127,7 @@ class Channel:
     def __init__(
         self, config: Config, topic: str, clock: Clock, *, on_source_ended: Callable[[str], None] | None = None
     ) -> None:
-        self.client = Producer({**config, **EXISTING_TOPICS, "enable.idempotence": True}, logger=client_log(__name__))
+        self.client = _Client({**config, **EXISTING_TOPICS, "enable.idempotence": True}, logger=client_log(__name__))
         self.lock: threading.RLock | _ForkedLock = threading.RLock()  # every public method of a source or pool holds it
         self.partitions = partition_count(self.client, topic, config.get("bootstrap.servers"))  # last known number
         self.successors = Successors(config, topic, clock)
@@ -116,6 +146,7 @@ class Channel:
         self._process = os.getpid()
         self._thread: threading.Thread | None = None
         self._keeps_timestamps = False
+        self._missing = False  # whether the topic was missing at the last look
         _CHANNELS.add(self)
 
     @property
@@ -166,6 +197,18 @@ class Channel:
         if self.background is not None:
             self.background.raise_failure()
 
+    def explain(self, error: BaseException) -> None:
+        """Raise the error after which the client writes nothing more, if ``error`` is a later one."""
+        if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._FATAL:  # noqa: SLF001  # public
+            self.client.poll(0.1)
+            self.raise_fatal()
+
+    def raise_fatal(self) -> None:
+        """Raise the error after which the client writes nothing more."""
+        if self.client.fatal is not None:
+            with answering(self._config.get("bootstrap.servers"), about=f"writing to topic {self.topic!r}"):
+                raise KafkaException(self.client.fatal)
+
     def ask_partitions(self, timeout: float = TIMEOUT) -> int:
         """Ask Kafka for the topic's partition count and wait for the answer (``timeout``: seconds)."""
         found = partition_count(self.client, self.topic, self._config.get("bootstrap.servers"), timeout)
@@ -182,6 +225,11 @@ class Channel:
     def _refresh(self, now: int) -> None:
         try:
             self.ask_partitions()
+            self._missing = False
+        except UnknownTopicError as error:
+            if not self._missing:
+                _log.error("%s: %s", self.owner, error)
+            self._missing = True
         except (FloodmarkError, KafkaException) as error:
             _log.info("cannot check whether topic %r has more partitions: %s", self.topic, error)
         if (alignment := self.alignment) is not None:

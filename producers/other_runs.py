@@ -142,6 +142,7 @@ class Successors:
         self._topic = topic
         self._next = clock.steady()
         self._read = 0
+        self._told = False  # whether the first failure was logged
 
     def refresh(self, now: int) -> None:
         """As `read`, once a minute."""
@@ -161,4 +162,5 @@ class Successors:
                     marks[mark.source] = max(marks.get(mark.source, mark), mark, key=attrgetter("epoch", "sequence"))
             self._read, self.marks = high, marks
         except (FloodmarkError, KafkaException) as error:
-            _log.info("whether later runs write to topic %r is not known: %s", self._topic, error)
+            level, self._told = logging.INFO if self._told else logging.WARNING, True
+            _log.log(level, "whether a second process writes to topic %r is not known: %s", self._topic, error)

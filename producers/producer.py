@@ -428,7 +428,7 @@ class WatermarkedProducer:
         ``timeout``: seconds.  After a DeliveryError the source stays active: a rejected record may be sent again.
         """
         with self._channel.lock:
-            self._outbox.wait(timeout)
+            self._sender.wait(timeout)
             self._emitter.mark_idle()
             self.emit()
 
@@ -482,12 +482,12 @@ class WatermarkedProducer:
             FencedError: a later run of this source marks the topic.
         """
         with self._channel.lock:
-            self._outbox.wait(timeout)
+            self._sender.wait(timeout)
             if not self._emitter.ended:
                 with suppress(BrokerUnavailableError, UnknownTopicError):
                     self._channel.ask_partitions(timeout)
             self.emit()
-            self._outbox.wait(timeout, marks=True)
+            self._sender.wait(timeout, marks=True)
             self._sender.raise_failures()
         return 0
 
@@ -501,13 +501,13 @@ class WatermarkedProducer:
         """
         with self._channel.lock:
             if not self._emitter.ended:
-                self._outbox.wait(timeout)
+                self._sender.wait(timeout)
                 self._channel.ask_partitions(timeout)
                 self._channel.successors.read()
             elif self._outbox.settled:
                 raise EndedError(source=self._emitter.identity.source, action="end again")
             self._sender.emit_end()
-            self._outbox.wait(timeout, marks=True)
+            self._sender.wait(timeout, marks=True)
             self._release()
             if self._channel.background is not None:
                 self._sender.raise_failures()

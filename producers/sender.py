@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message, Producer
 from floodmark.producers.channel import Channel
@@ -48,12 +48,14 @@ class FailedRecord:
 class Outbox:
     """Sends the records and marks of one source to one topic, and follows their delivery reports."""
 
-    def __init__(self, client: Producer, topic: str, emitter: Emitter) -> None:
+    def __init__(
+        self, client: Producer, topic: str, emitter: Emitter, explain: Callable[[BaseException], None] = lambda _: None
+    ) -> None:
         self.failed: list[FailedRecord] = []  # the oldest failure first; without records that were sent again
         self.on_delivery: OnDelivery | None = None  # of records without one of their own
+        self._explain = explain  # raises the reason of an error, if that is another one
         self._client = client
         self._topic = topic
-        self._enqueue = partial(send, client, topic, seconds=_QUEUE_TIMEOUT)
         self._emitter = emitter
         self.callback_error: Exception | None = None  # the first error of an ``on_delivery`` that was not raised yet
         self._failed_marks: dict[int, tuple[MarkRecord, str]] = {}
@@ -82,8 +84,9 @@ class Outbox:
                 self._client.produce(self._topic, value, key, partition, report, None, timestamp or 0, headers)
             except BufferError:
                 self._enqueue(value, key, partition, report, None, timestamp or 0, headers)
-        except Exception:  # not Ctrl-C: the client may have taken the record, so that it stays in flight
+        except Exception as error:  # not Ctrl-C: the client may have taken the record, so that it stays in flight
             self._emitter.unsend(partition, in_flight)
+            self._explain(error)
             raise
         self._emitter.sent(partition, event_time, now, value)
 
@@ -110,6 +113,7 @@ class Outbox:
             taken += not isinstance(error, Exception)  # as in `send`
             for partition in partitions[taken:]:
                 self._emitter.unsend(partition, in_flight)
+            self._explain(error)
             raise
         finally:
             self._emitter.observe(event_times[:taken], values[:taken], now)
@@ -140,9 +144,10 @@ class Outbox:
             report = self._report(in_flight, lost.headers, lost.on_delivery)
             try:
                 self._enqueue(lost.value, lost.key, lost.partition, report, None, lost.timestamp or 0, lost.headers)
-            except BaseException:
+            except BaseException as error:
                 self._emitter.fail(in_flight, lost.partition)
                 self.failed[:0] = [replace(lost, in_flight=in_flight), *failed[position + 1 :]]
+                self._explain(error)
                 raise
         return len(failed)
 
@@ -152,8 +157,9 @@ class Outbox:
 
     @property
     def has_mark_backlog(self) -> bool:
-        """Whether more than `_MOST_ROUNDS` rounds of marks are in flight."""
-        return self._marks_in_flight > _MOST_ROUNDS * self._emitter.partitions
+        """Whether more than `_MOST_ROUNDS` rounds of marks are in flight, or decide what the next ones count."""
+        emitter = self._emitter
+        return self._marks_in_flight > _MOST_ROUNDS * emitter.partitions or emitter.counter.doubtful
 
     def send_marks(self, clock: Clock, *, wait: bool) -> bool:
         """Send a mark to every partition; return whether the client accepted all.  ``wait``: for room in its queue."""
@@ -176,9 +182,13 @@ class Outbox:
             for number in marks.numbers[sent:]:
                 emitter.unmark(number.partition)
             if wait or not isinstance(error, (BufferError, KafkaException)):
+                self._explain(error)
                 raise
             return False
         return True
+
+    def _enqueue(self, *record: Any, seconds: float = _QUEUE_TIMEOUT) -> None:  # noqa: ANN401  # as in `send`
+        send(self._client, self._topic, *record, seconds=seconds)
 
     def _send_mark(self, partition: int, record: MarkRecord, *, wait: bool) -> None:
         report = partial(self._mark_delivered, partition, record)
@@ -195,11 +205,6 @@ class Outbox:
     def settled(self) -> bool:
         """Whether nothing is in flight, and no mark has failed."""
         return not self._failed_marks and not self.unacknowledged
-
-    def wait(self, timeout: float, *, marks: bool = False) -> None:
-        """Wait for all acknowledgements (``timeout``: seconds), then `check`."""
-        self._client.flush(timeout)
-        self.check(timeout, marks=marks)
 
     def check(self, waited: float, *, marks: bool = False) -> None:
         """Raise a `DeliveryError` if anything is in flight after ``waited`` seconds, or a record (or mark) failed."""
@@ -245,9 +250,10 @@ class Outbox:
         self._marks_in_flight -= 1
         self._emitter.mark_delivered(partition, failed=error is not None)
         if error is not None:
+            first, source = not self._failed_marks, self._emitter.identity.source
             self._failed_marks[partition] = record, str(error)
-            source = self._emitter.identity.source
-            _log.error("source %r: a mark for %r/%d failed: %s", source, self._topic, partition, error)
+            log = _log.error if first else _log.debug
+            log("source %r: a mark for %r/%d failed: %s", source, self._topic, partition, error)
 
     def raise_callback_error(self) -> None:
         """Raise the first error of an ``on_delivery``, once."""
@@ -265,7 +271,7 @@ class Sender:
 
     def __init__(self, channel: Channel, emitter: Emitter, clock: Clock, interval: int) -> None:
         self.emitter = emitter
-        self.outbox = Outbox(channel.client, channel.topic, emitter)
+        self.outbox = Outbox(channel.client, channel.topic, emitter, channel.explain)
         self.polled = True  # whether marks are sent only when the caller calls; then a long silence is logged, once
         self._channel = channel
         self._clock = clock
@@ -334,8 +340,15 @@ class Sender:
             self.emitter.end()
         self.emit_unless_fenced()
 
+    def wait(self, timeout: float, *, marks: bool = False) -> None:
+        """Wait for all acknowledgements (``timeout``: seconds), then `Outbox.check`."""
+        self._channel.client.flush(timeout)
+        self._channel.raise_fatal()
+        self.outbox.check(timeout, marks=marks)
+
     def check_fenced(self) -> None:
-        """Raise `FencedError` if a later run of this source marks the topic."""
+        """Raise `FencedError` if a later run of this source marks the topic, or the error that broke the client."""
+        self._channel.raise_fatal()
         fenced_by, identity = self.emitter.fenced_by, self.emitter.identity
         if fenced_by is not None:
             reason = f"it has epoch {identity.epoch}, and readers follow another run there, with epoch {fenced_by}"

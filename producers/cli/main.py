@@ -71,7 +71,7 @@ def check(  # noqa: PLR0913  # each is an option of the command line
     json_field: Annotated[str | None, option("JSON field with the event time; finds late rows.")] = None,
     unit: Annotated[
         str | None,
-        option("Unit of the time field, since 1970; default: ms, or Avro's logical type.", values=get_args(Unit)),
+        option("Unit of a number, since 1970; default: ms. Logical types have their own.", values=get_args(Unit)),
     ] = None,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -116,7 +116,7 @@ def check(  # noqa: PLR0913  # each is an option of the command line
             summary = {"topic": topic, "data": checker.records["data"], "marks": checker.records["marks"]}
             limits = {"lateness_judged": values is not None, "compacted": checker.compacted}
             typer.echo(dumps({**summary, **limits, "faults": faults}))
-    judged = "" if values else ", lateness not judged (no --schema or --json-field)"
+    judged = "" if values else ", lateness not judged (no --json-field or --event-time)"
     counts = f"{checker.records['data']:,} data records, {checker.records['marks']:,} marks{judged}"
     typer.echo(f"{topic}: {counts}: {faults} fault(s)", err=True)
     raise typer.Exit(1 if faults else 0)
@@ -148,7 +148,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     json_field: Annotated[str | None, _time("JSON field with the event time; a dot separates nested names.")] = None,
     unit: Annotated[
         str | None,
-        _time("Unit of the time field, since 1970; default: ms, or Avro's logical type.", values=get_args(Unit)),
+        _time("Unit of a number, since 1970; default: ms. Logical types have their own.", values=get_args(Unit)),
     ] = None,
     schema: Annotated[Path | None, _time("File with the Avro schema of the values (single-object encoding).")] = None,
     event_time: Annotated[str | None, _time("Field with the event time, for --schema or --registry.")] = None,

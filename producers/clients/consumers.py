@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Final, Literal, Protocol, Self, cast
 
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException
 from floodmark.schemas.classify import Classified, Headers, classify
 from typing_extensions import override
 
@@ -49,6 +49,11 @@ def client_log(name: str) -> logging.Logger:
     if not any(isinstance(existing, _WithoutRepeats) for existing in log.filters):
         log.addFilter(_WithoutRepeats())
     return log
+
+
+def failure(error: KafkaError, topic: str | None) -> KafkaException:
+    """Return the error that a consumer gives in place of a record, with the name of the topic."""
+    return KafkaException(KafkaError(error.code(), f"topic {topic!r}: {error.str()}"))
 
 
 def reading_consumer(

@@ -74,7 +74,8 @@ class InputFormat(ABC):
 
 def _unreadable(value: bytes | None, schema: str, error: object) -> UnreadableValueError:
     size = 0 if value is None else len(value)
-    return UnreadableValueError(size=size, schema=schema, reason=f"{type(error).__name__}: {error}")
+    reason = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    return UnreadableValueError(size=size, schema=schema, reason=reason)
 
 
 def json_object(value: bytes | None) -> dict[str, Any]:
@@ -82,7 +83,8 @@ def json_object(value: bytes | None) -> dict[str, Any]:
     try:
         found = json.loads(value or b"")
     except (ValueError, RecursionError) as error:
-        raise _unreadable(value, "JSON", error) from error
+        framed = "it begins with a schema id, as values of a schema registry do: use --event-time with --registry"
+        raise _unreadable(value, "JSON", framed if (value or b"").startswith(b"\0") else error) from error
     if not isinstance(found, dict):
         raise _unreadable(value, "JSON", TypeError(f"a JSON {type(found).__name__}, expected an object"))
     return found

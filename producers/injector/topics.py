@@ -12,6 +12,7 @@ from floodmark.producers.clients.admin import (
     Config,
     TopicWatch,
     admin_client,
+    answering,
     begin_offsets,
     described,
     existing_topics,
@@ -19,7 +20,7 @@ from floodmark.producers.clients.admin import (
     written_ends,
 )
 from floodmark.producers.clients.clock import Clock
-from floodmark.producers.clients.consumers import Closing, Record, consume, is_end, reading_consumer
+from floodmark.producers.clients.consumers import Closing, Record, consume, failure, is_end, reading_consumer
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection, InjectorState
 from floodmark.producers.injector.partitions import OVERTAKEN
 from floodmark.producers.other_runs import last_marks
@@ -110,7 +111,7 @@ class InputTopic(Closing):
             reason = f"Kafka no longer has what comes next: {error.str()}"
             raise InjectorError(source=self._injection.source, reason=reason, advice=OVERTAKEN)
         if not error.retriable():
-            raise KafkaException(error)
+            raise failure(error, self._injection.source_topic)
         return False
 
     def hold(self, number: int, *, paused: bool) -> None:
@@ -206,6 +207,7 @@ def reset_target(config: Config, injection: Injection) -> int:
         for future in client.delete_records(places, request_timeout=TIMEOUT).values():
             future.result(TIMEOUT + 5)
     except KafkaException as error:
+        _require_right(error, config, topic)
         raise _refusal(injection, f"Kafka does not delete records of {topic!r}: {error.args[0].str()}") from error
     if data:
         _log.warning(
@@ -215,6 +217,12 @@ def reset_target(config: Config, injection: Injection) -> int:
             *(injection.source, f"{data.total():,}", topic),
         )
     return max((epoch for epochs in counted.values() for epoch in epochs), default=0)
+
+
+def _require_right(error: KafkaException, config: Config, topic: str) -> None:
+    if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        with answering(config.get("bootstrap.servers"), about=f"deleting the records of {topic!r}"):
+            raise error
 
 
 def _refusal(injection: Injection, reason: str) -> InjectorError:

@@ -48,7 +48,10 @@ class InputBacklog:
         """Return the committed offsets of a consumer group, or raise UsageError if a topic has none."""
         with (
             closing(reading_consumer({**self._config, "group.id": group}, group, QUIET.name)) as consumer,
-            answering(self._config.get("bootstrap.servers")),
+            answering(
+                self._config.get("bootstrap.servers"),
+                about=f"the offsets of group {group!r}, which need its right Describe",
+            ),
         ):
             answers = consumer.committed([TopicPartition(*place) for place in self._bounds], timeout=TIMEOUT)
         known = {(one.topic, one.partition): one.offset for one in answers if one.offset >= 0}

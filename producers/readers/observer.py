@@ -9,7 +9,15 @@ from typing import Final
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 from floodmark.producers.clients.admin import Config, TopicWatch, partition_bounds, partition_count
 from floodmark.producers.clients.clock import Clock
-from floodmark.producers.clients.consumers import Closing, Record, classified, consume, is_end, reading_consumer
+from floodmark.producers.clients.consumers import (
+    Closing,
+    Record,
+    classified,
+    consume,
+    failure,
+    is_end,
+    reading_consumer,
+)
 from floodmark.schemas.classify import Classified, Partition
 from floodmark.schemas.completeness.position import TopicIds, topic_names
 from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError
@@ -116,7 +124,7 @@ class Observer(Closing):
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # the same
                 self._overtaken(record)
             elif not error.retriable():
-                raise KafkaException(error)
+                raise failure(error, record.topic())
 
     def _warn_of_unmarked(self, topic: str) -> None:
         """Warn once of a topic without marks that was read to its end."""

@@ -6,10 +6,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 from floodmark.producers.clients.admin import TIMEOUT, Config, first_since, offset_bounds
 from floodmark.producers.clients.clock import Clock
-from floodmark.producers.clients.consumers import classified, consume, is_end, reading_consumer
+from floodmark.producers.clients.consumers import classified, consume, failure, is_end, reading_consumer
 from floodmark.schemas.classify import Classified, Mark, Offsets, Partition
 from floodmark.schemas.errors import BrokerUnavailableError
 from floodmark.schemas.records import FIRST_HEADER
@@ -44,7 +44,7 @@ def read_until_end(config: Config, starts: Offsets, ends: Offsets | None = None)
                 elif error is None or is_end(error):
                     open_.discard(place)
                 elif not error.retriable():
-                    raise KafkaException(error)
+                    raise failure(error, record.topic())
 
 
 class BackwardReader:

@@ -97,18 +97,24 @@ class MarkWriter:
 
     def discount(self, partition: int) -> None:
         """Undo the count of a record that failed; if marks behind it are in flight, only when Kafka rejects them."""
-        if self._sequences[partition] > self._delivered[partition]:
-            self._doubtful[partition] += 1
-        else:
-            self.counts[partition] -= 1
+        self._doubtful[partition] += 1
+        self._settle(partition)
 
     def delivered(self, partition: int, *, failed: bool) -> None:
         """Take the delivery report of a mark: from a mark that failed, no reader knows a count."""
         self._delivered[partition] += 1
         if not failed:
             self._doubtful.pop(partition, None)
-        elif self._sequences[partition] <= self._delivered[partition]:
+        self._settle(partition)
+
+    def _settle(self, partition: int) -> None:
+        if self._sequences[partition] <= self._delivered[partition]:
             self.counts[partition] -= self._doubtful.pop(partition, 0)
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether readers may know the count of a record that failed; then wait with marks, which must agree."""
+        return bool(self._doubtful)
 
     @property
     def next_sequence(self) -> int:
@@ -145,4 +151,5 @@ class MarkWriter:
         """Undo the last mark of a partition; return whether it still has one."""
         self._sequences[partition] -= 1
         self._ended.discard(partition)
+        self._settle(partition)
         return self._sequences[partition] > 0

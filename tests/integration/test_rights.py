@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from floodmark.producers import WatermarkedConsumer, WatermarkedProducer, ascending, create_topics
+from floodmark.schemas.errors import MissingRightError
 from floodmark.spark_jobs import ReadOptions, WriteOptions, read, write
 from floodmark.spark_jobs import json as json_values
 from support.guarded import GuardedKafka, login
@@ -55,7 +56,9 @@ USERS = {program: f"user{number}" for number, program in enumerate(PROGRAMS)}
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory):
-    with GuardedKafka(tmp_path_factory.mktemp("guarded"), USERS.values(), authorized=True) as broker:
+    with GuardedKafka(
+        tmp_path_factory.mktemp("guarded"), [*USERS.values(), "reader", "writer"], authorized=True
+    ) as broker:
         yield broker
 
 
@@ -167,6 +170,61 @@ def test_a_command_that_reads(guarded, grant, tmp_path, program, arguments):
     done = floodmark(grant(program, topic, "-"), tmp_path, name, topic, *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "not read" not in done.stdout
+
+
+@pytest.fixture
+def only(guarded):
+    """Give a user one right on a topic; return the user's settings."""
+    admin = AdminClient(guarded.config)
+
+    def give(user, topic, right):
+        place = ResourceType.TOPIC, topic, ResourcePatternType.LITERAL
+        binding = AclBinding(*place, f"User:{user}", "*", AclOperation[right.upper()], AclPermissionType.ALLOW)
+        admin.create_acls([binding])[binding].result(30)
+        settings = {"bootstrap.servers": guarded.bootstrap_servers, **login(user)}
+        client = AdminClient(settings)
+        until(lambda: topic in client.list_topics(timeout=30).topics, "the right")
+        return settings
+
+    return give
+
+
+@pytest.mark.kafka
+def test_a_producer_without_write_says_so(guarded, only):
+    topic, _ = topics(guarded)
+    web = WatermarkedProducer(only("reader", topic, "Read"), topic=topic, source="web", strategy=ascending())
+    with suppress(MissingRightError):  # if the broker has already answered
+        web.produce(b"x", event_time=_TIMES[0])
+    for call in (web.flush, lambda: web.produce(b"y", event_time=_TIMES[1]), web.poll, web.close):
+        with pytest.raises(MissingRightError, match=f'writing to topic {topic!r}.*see "Rights"'):
+            call()
+
+
+@pytest.mark.kafka
+def test_a_producer_without_read_warns_also_in_a_new_topic(guarded, only, caplog):
+    topic, _ = topics(guarded)
+    with WatermarkedProducer(only("writer", topic, "Write"), topic=topic, source="web", strategy=ascending()) as web:
+        web.produce(b"x", event_time=_TIMES[0])
+        web.flush()
+        web.end()
+    (warning,) = (record for record in caplog.records if record.levelname == "WARNING")
+    assert f"whether a second process writes to topic {topic!r} is not known" in warning.getMessage()
+
+
+@pytest.mark.kafka
+def test_a_missing_right_is_named_with_its_topic_or_group(guarded, grant, fed, only, tmp_path):
+    raw, marked = fed
+    config = grant("`floodmark inject`", raw, marked, f"floodmark-inject-{raw}-{marked}")
+    options = ("--from", raw, "--to", marked, "--json-field", "at", "--until-end")
+    assert floodmark(config, tmp_path, "inject", *options).returncode == 0
+    for arguments, said in (
+        (("inject", *options, "--reset"), f"deleting the records of {marked!r}"),
+        (("catch-up", raw, "--group", "strangers"), "the offsets of group 'strangers', which need its right Describe"),
+    ):
+        done = floodmark(config, tmp_path, *arguments)
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    done = floodmark(only("writer", raw, "Write"), tmp_path, "tail", raw, "--from-beginning", "--until-end")
+    assert f"topic {raw!r}: " in done.stderr
 
 
 @pytest.mark.kafka
