@@ -1,5 +1,6 @@
 """The rows of a table whose event times are complete, read by pyiceberg, deltalake or Spark."""
 
+import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import import_module
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from pyarrow import Scalar, Schema, Table
     from pyspark.sql import DataFrame, SparkSession
 
+_log = logging.getLogger(__name__)
+
 
 @overload
 def read_complete(table: Any, column: str) -> "Table": ...  # noqa: ANN401  # of optional libraries
@@ -23,7 +26,7 @@ def read_complete(table: Any, column: str, *, spark: Any = None) -> Any:
     """Return the rows of a table with event times below its watermark: those to which the job adds no more.
 
     There are none as long as the watermark is unknown.  A table that is open shows the snapshot that it was opened or
-    refreshed with.
+    refreshed with.  If another program has deleted or replaced rows, the log has a warning with its last commit.
 
     Args:
         table: as in `complete_until`.
@@ -38,8 +41,15 @@ def read_complete(table: Any, column: str, *, spark: Any = None) -> Any:
         UnmarkedTableError, UnreadableTableError: as `complete_until`.
         UsageError: as `complete_until`; also if the table has no such column, or the column is no time.
     """
-    watermark = complete_until(table, spark=spark).watermark
-    below = EARLIEST if watermark is None else watermark
+    found = complete_until(table, spark=spark)
+    if found.removed_by is not None:
+        _log.warning(
+            "table %s: commit %s of another program deleted or replaced rows, so rows of job %r may be missing",
+            found.table,
+            found.removed_by,
+            found.job,
+        )
+    below = EARLIEST if found.watermark is None else found.watermark
     with reading(table):
         if spark is not None:
             return _in_spark(spark.table(table), column, below)
@@ -49,7 +59,8 @@ def read_complete(table: Any, column: str, *, spark: Any = None) -> Any:
         from pyarrow import dataset  # noqa: PLC0415  # an extra
 
         rows = table.to_pyarrow_dataset()
-        return rows.to_table(filter=dataset.field(column) < _limit(rows.schema, column, below))
+        complete = dataset.field(column) < _limit(rows.schema, column, below)
+        return rows.to_table(filter=complete, use_threads=False)  # a thread that outlives the read aborts the exit
 
 
 def latest_time(table: Any, column: str, since: int) -> int | None:  # noqa: ANN401  # of optional libraries

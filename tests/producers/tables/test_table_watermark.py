@@ -1,6 +1,8 @@
 """How complete a table is, read from real tables of pyiceberg and deltalake, whose commits carry a job's mark."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -139,6 +141,26 @@ def test_only_rows_below_the_watermark_are_complete(table, column):
     assert read_complete(table.open, column).num_rows == 12
     with pytest.raises(UsageError, match=r"no column 'time', only at, local, utc"):
         read_complete(table.open, "time")
+
+
+def test_a_reader_learns_that_another_program_has_deleted_rows(table, caplog):
+    table.commit(MARK)
+    read_complete(table.open, "at")
+    assert not caplog.text
+    deleted = table.delete()
+    assert read_complete(table.open, "at")["at"].to_pylist() == [2, 3]
+    assert f"table {table.name}: commit {deleted} of another program deleted or replaced rows" in caplog.text
+
+
+def test_a_process_that_has_read_a_delta_table_can_exit(tmp_path):
+    table = Delta(tmp_path)
+    for batch in range(8):
+        table.commit(replace(MARK, batch=batch))
+    reads = "import sys; from deltalake import DeltaTable; from floodmark import read_complete; "
+    reads += "print(read_complete(DeltaTable(sys.argv[1]), 'at').num_rows)"
+    for _ in range(6):  # with threads, every third exit was aborted
+        done = subprocess.run([sys.executable, "-c", reads, tmp_path], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "24\n", "")
 
 
 @pytest.mark.parametrize("wrong", ["db.daily", 7, None])
