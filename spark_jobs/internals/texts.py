@@ -36,6 +36,7 @@ _NUMBER: Final = re.compile(r"[0-9.E]+")
 _SHOWN: Final = 100
 _SUGGESTION: Final = re.compile(r" Did you mean one of the following\? \[.*?\]\.")
 _TOKEN: Final = re.compile(r"[^\s(),]+|[\s(),]")
+_ITEM: Final = re.compile(r"[\s,]*[\[\],][\s,]*")
 _WINDOW: Final = "precisetimestampconversion"  # Spark's function in windows, whose widths are microseconds
 
 _LONGEST: Final = 500
@@ -152,29 +153,46 @@ def _without_chance(line: str) -> str:
 
 
 def change(stored: Sequence[str], found: Sequence[str]) -> tuple[str, str]:
-    """Return the first difference of two queries, as lines of `meaning`: what one has, and the other instead.
+    """Return a difference of two queries, as lines of `meaning`: the widths of a window if they differ, else the first.
 
-    >>> change(["a", "Project [precisetimestampconversion((at#1 - 0) % 60000000)]"],
-    ...        ["a", "Project [precisetimestampconversion((at#1 - 0) % 3600000000)]"])
+    >>> change(["Aggregate [k#1], [k#1, sum(v#3) AS total#4]", "Project [precisetimestampconversion(at#2 % 60000000)]"],
+    ...        ["Aggregate [k#1], [k#1, count(1) AS n#3]", "Project [precisetimestampconversion(at#4 % 3600000000)]"])
     ('a window of 0:01:00', 'a window of 1:00:00')
+    >>> change(["Aggregate [k#1], [k#1, sum(v#3) AS total#4]"], ["Aggregate [k#1], [k#1, count(1) AS n#3]"])
+    ('sum(v) AS total', 'count(1) AS n')
     >>> change(["read x"], ["  Filter (k#1 > 0)", "read x"]), change(["mode='a', close='b'"], ["mode='a', close='c'"])
-    (('nothing in its place', 'Filter (k#1 > 0)'), ("close='b'", "close='c'"))
+    (('nothing in its place', 'Filter (k > 0)'), ("close='b'", "close='c'"))
+    >>> change(["Join (a#1 = b#2)"], ["Join (a#1 = b#3)"])
+    ('Join (a#1 = b#2)', 'Join (a#1 = b#3)')
     """
     old, new = ([line.strip() for line in lines] for lines in (stored, found))
-    places = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-    _, first, last, begin, end = next(place for place in places if place[0] != "equal")
-    if first == last or begin == end:
-        return _shown(old[first:last]), _shown(new[begin:end])
-    before, after = (_TOKEN.findall(line) for line in (old[first], new[begin]))
-    same = next((n for n, (one, other) in enumerate(zip(before, after, strict=False)) if one != other), 0)
-    widths = [tokens[same] for tokens in (before, after) if _WINDOW in old[first] and tokens[same].isdigit()]
-    if len(widths) == len((before, after)):
-        return tuple(f"a window of {timedelta(microseconds=int(width))}" for width in widths)  # type: ignore[return-value]
-    return "".join(before[same:])[:_SHOWN], "".join(after[same:])[:_SHOWN]
+    places = [place for place in SequenceMatcher(None, old, new, autojunk=False).get_opcodes() if place[0] != "equal"]
+    for _, first, last, begin, end in places:
+        for before, after in zip(old[first:last], new[begin:end], strict=False):
+            if (widths := _widths(before, after)) is not None:
+                return widths
+    _, first, last, begin, end = places[0]
+    before, after = old[first] if first < last else "", new[begin] if begin < end else ""
+    if _ID.sub("", before) != _ID.sub("", after):
+        before, after = _ID.sub("", before), _ID.sub("", after)
+    return _from_first_difference(_ITEM.split(before), _ITEM.split(after))
 
 
-def _shown(lines: Sequence[str]) -> str:
-    return lines[0][:_SHOWN] if lines else "nothing in its place"
+def _from_first_difference(before: list[str], after: list[str]) -> tuple[str, str]:
+    while before and after and before[0] == after[0]:
+        before, after = before[1:], after[1:]
+    first, second = (", ".join(filter(None, items))[:_SHOWN] or "nothing in its place" for items in (before, after))
+    return first, second
+
+
+def _widths(before: str, after: str) -> tuple[str, str] | None:
+    """Return the widths of the windows in two lines; ``None``: they have none, or do not differ first in these."""
+    pairs = zip(*(_TOKEN.findall(_ID.sub("", line)) for line in (before, after)), strict=False)
+    one, other = next((pair for pair in pairs if pair[0] != pair[1]), ("", ""))
+    if _WINDOW not in before or not (one.isdigit() and other.isdigit()):
+        return None
+    first, second = (f"a window of {timedelta(microseconds=int(width))}" for width in (one, other))
+    return first, second
 
 
 def bins(numbers: Column, most: int) -> Column:

@@ -267,6 +267,15 @@ def test_an_edited_query_on_an_old_checkpoint_is_refused(spark, kafka, topic, ch
     with pytest.raises(ChangedQueryError, match="new checkpoint_location") as caught:
         start(5_000)
     assert (caught.value.stored, caught.value.found) == ("a window of 0:00:10", "a window of 0:00:05")
+    for width, change in (
+        ("5 seconds", ("a window of 0:00:10", "a window of 0:00:05")),
+        ("10 seconds", ("count(1) AS count", "approx_count_distinct(user, 0.05, 0, 0) AS count")),
+    ):
+        grouped = read_events(spark, kafka.bootstrap_servers, given).groupBy("user", F.window("at", width))
+        rows = grouped.agg(F.approx_count_distinct("user").alias("count"))
+        with pytest.raises(ChangedQueryError) as caught:
+            counted(rows.select("user", F.col("window.end").alias("ended"), F.col("count").alias("n")), out, checkpoint)
+        assert (caught.value.stored, caught.value.found) == change
     with pytest.raises(ChangedQueryError, match=r"windows_close='after'.*windows_close='at'"):
         start(windows_close="at")
     start().stop()

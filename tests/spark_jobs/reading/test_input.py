@@ -81,7 +81,7 @@ def test_another_event_time_of_the_same_name_on_old_state_is_refused(source, row
     job.stop()
     with pytest.raises(ChangedQueryError, match=f"of the rows in {source.topic}") as caught:
         start("at AS time")
-    assert "date_trunc(second, at#" in caught.value.stored
+    assert "event_time=date_trunc(second, at, Some(UTC)) AS time" in caught.value.stored
     start(second).stop()
 
 
