@@ -101,7 +101,7 @@ class Snapshots:
             return claimed
         claimed = replace(identity, checkpoint_id=kept.checkpoint_id)
         if replace(kept, output_at=identity.output_at) != claimed:
-            raise self._foreign(f"job {kept.job!r} ({', '.join(kept.topics)} to {kept.output})", identity)
+            raise self._foreign(f"job {kept.job!r} ({', '.join(kept.topics)} to {kept.output or 'a writer'})", identity)
         forgets = kept.output_at is not None and identity.output_at is None
         if forgets and (committed := self.checkpoint.last_committed) is not None:
             raise self._missing(committed, f"{FOLDER}/start.json", self._new)
@@ -135,7 +135,7 @@ class Snapshots:
         self._files.write(name, json.dumps(asdict(query)))
 
     def _foreign(self, found: str, identity: JobIdentity, advice: str = "") -> ForeignCheckpointError:
-        expected = f"job {identity.job!r} ({', '.join(identity.topics)} to {identity.output})"
+        expected = f"job {identity.job!r} ({', '.join(identity.topics)} to {identity.output or 'a writer'})"
         return ForeignCheckpointError(
             checkpoint_location=self.checkpoint_location, found=found, expected=expected, advice=advice
         )

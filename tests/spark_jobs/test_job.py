@@ -489,6 +489,8 @@ def test_a_checkpoint_of_another_job_is_refused(kafka, topic, source, checkpoint
     counted(windowed(source(given)), out, checkpoint).awaitTermination(_LIMIT)
     with pytest.raises(ForeignCheckpointError, match="belongs to job"):
         counted(windowed(source(given)), topic(1), checkpoint)
+    with pytest.raises(ForeignCheckpointError, match=rf"not to job 'other' \({given} to a writer\)"):
+        write(windowed(source(given)), writer=print, job="other", checkpoint_location=checkpoint)
 
 
 def test_a_checkpoint_of_a_plain_query_is_refused_and_never_rebuilt(spark, kafka, topic, source, checkpoint):
