@@ -89,7 +89,8 @@ _WORDS: Final = {
     ),
     Cause.REWOUND: _Words(
         "its watermark is lower than before: an earlier run had {older}",
-        "{0} restarted with a lower watermark. Its records below the old watermark are late until it has caught up",
+        "{0} restarted with a lower watermark. Its records below the old watermark are late until it has caught up. "
+        "If the old one was ahead of the clock, run floodmark why on the output topic of each job that reads {0}",
     ),
     Cause.SLOW: _Words(
         "its watermark rises more slowly than the clock",
@@ -148,12 +149,14 @@ _WORDS: Final = {
     Cause.FUTURE: _Words(
         "an event moved its watermark ahead of the clock, so events with right times are late",
         "check the clock and the time zone of the events of {0}, or find the one that is ahead of the clock. Reject "
-        "such events with early= (floodmark inject: --early), and restart {0}",
+        "such events with early= (floodmark inject: --early), and restart {0}. Jobs that have read the event keep the "
+        "high watermark: then run floodmark why on their output topics",
     ),
     Cause.AHEAD: _Words(
         "it sends records, and its watermark is ahead of the clock; the mark that moved it there is too old to be read",
         "if the events of {0} are not bookings or forecasts, one of them had a time in the future. Reject such events "
-        "with early= (floodmark inject: --early), and restart {0}",
+        "with early= (floodmark inject: --early), and restart {0}. Jobs that have read the event keep the high "
+        "watermark: then run floodmark why on their output topics",
     ),
     Cause.IDLE: _Words(
         "all sources are idle",
