@@ -4,6 +4,7 @@ import http.client
 import json
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -64,6 +65,16 @@ class Endpoint:
         except (urllib.error.URLError, http.client.HTTPException) as error:
             raise RefusedError(str(getattr(error, "reason", "") or repr(error))) from error
 
+    def ask_json(self, path: str, body: Any = None, headers: dict[str, str] | None = None) -> dict[str, Any]:  # noqa: ANN401  # JSON
+        """Do the same, and return the JSON object of the answer; `RefusedError` if it is none."""
+        _, answer = self.ask(path, body, headers)
+        with suppress(ValueError):
+            found = json.loads(answer)
+            if isinstance(found, dict):
+                return found
+        shown = answer[:_SHOWN].decode(errors="replace").strip()
+        raise RefusedError(f"the answer is no JSON object, so another program may have sent it: {shown!r}")
+
 
 class HttpHook:
     """Sends the event's JSON in a POST, with its key in the header ``Idempotency-Key``."""
@@ -95,15 +106,16 @@ class AirflowAsset:
         """Create the asset event; the event's JSON is its ``extra``."""
         key = self._partition.of(event.start)
         body = {"asset_id": self._asset_id(), "partition_key": key, "extra": event.as_dict()}
-        _, answer = self._endpoint.ask("/api/v2/assets/events", body, {"Idempotency-Key": event.key})
-        return f"asset event {json.loads(answer)['id']} of partition {key}"
+        answer = self._endpoint.ask_json("/api/v2/assets/events", body, {"Idempotency-Key": event.key})
+        if "id" not in answer:
+            raise RefusedError(f"the answer has no 'id', so another program may have sent it: {str(answer)[:_SHOWN]}")
+        return f"asset event {answer['id']} of partition {key}"
 
     def _asset_id(self) -> int:
         """Look up the number of the asset; it may change, so each event does."""
         for field in ("name", "uri"):
             query = urlencode({f"{field}_pattern": self._asset, "limit": _PAGE})
-            _, answer = self._endpoint.ask(f"/api/v2/assets?{query}")
-            for asset in json.loads(answer)["assets"]:
+            for asset in self._endpoint.ask_json(f"/api/v2/assets?{query}").get("assets", ()):
                 if asset[field] == self._asset:
                     return int(asset["id"])
         raise RefusedError(f"Airflow knows no active asset {self._asset!r}")
@@ -129,5 +141,5 @@ class DagsterAsset:
         key = self._partition.of(event.start)
         what = "observation" if event.kind == "incomplete" else "materialization"
         body = {"partition": key, "metadata": {f"floodmark/{name}": value for name, value in event.as_dict().items()}}
-        self._endpoint.ask(f"/report_asset_{what}/{quote(self._asset)}", body, {"Idempotency-Key": event.key})
+        self._endpoint.ask_json(f"/report_asset_{what}/{quote(self._asset)}", body, {"Idempotency-Key": event.key})
         return f"{what} of partition {key}"

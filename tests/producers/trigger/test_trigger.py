@@ -24,7 +24,7 @@ from floodmark.producers.cli.main import app
 from floodmark.producers.clients.admin import existing_topics
 from floodmark.producers.embedded.broker import free_port
 from floodmark.producers.tables.table_mark import TableMark
-from floodmark.producers.trigger.http_targets import Endpoint, HttpHook
+from floodmark.producers.trigger.http_targets import AirflowAsset, DagsterAsset, Endpoint, HttpHook
 from floodmark.producers.trigger.local_targets import CommandTarget
 from floodmark.producers.trigger.plan.periods import Pattern, duration
 from floodmark.producers.trigger.plan.schedule import Rules
@@ -52,7 +52,7 @@ class Hook(http.server.ThreadingHTTPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.requests, self.answers = [], []
+        self.requests, self.answers, self.body = [], [], b""
         threading.Thread(target=self.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{self.server_port}/hook"
 
@@ -64,6 +64,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(self.server.answers.pop(0) if self.server.answers else 204)
         self.send_header("Location", "/elsewhere")
         self.end_headers()
+        self.wfile.write(self.server.body)
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"assets": [{"name": "clicks", "uri": "clicks", "id": 3}]}')
 
     def log_message(self, *_):
         pass
@@ -376,6 +382,23 @@ def test_a_target_refuses_what_it_cannot_reach():
         HttpHook(Endpoint("http://127.0.0.1:1", None)).fire(EVENT)
     with pytest.raises(RefusedError, match="exit status 3"):
         CommandTarget("exit 3").fire(EVENT)
+
+
+@pytest.mark.parametrize(
+    ("body", "airflow", "dagster"),
+    [
+        (b"<html>login</html>", "no JSON object, .*login", "no JSON object, .*login"),
+        (b"[]", "no JSON object", "no JSON object"),
+        (b"{}", "no 'id'", None),
+        (b'{"id": 7}', None, None),
+    ],
+)
+def test_an_answer_of_another_program_does_not_count_as_accepted(hook, body, airflow, dagster):
+    hook.body, hook.answers = body, [200, 200]
+    for kind, reason in ((AirflowAsset, airflow), (DagsterAsset, dagster)):
+        target = kind(Endpoint(hook.url, None), "clicks", Pattern("{start:%Y-%m-%d}", "--partition", 24 * HOUR))
+        with nullcontext() if reason is None else pytest.raises(RefusedError, match=reason):
+            target.fire(EVENT)
 
 
 @pytest.mark.parametrize(
