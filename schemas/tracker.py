@@ -206,6 +206,11 @@ class Tracker:
         """Return the membership version of a topic (0: no mark yet), and a source's epoch in a partition (-1: none)."""
         return self._topics[topic].roster.version, self._topics[topic].epoch(source, partition)
 
+    def has_reports(self, topic: str, partition: int) -> bool:
+        """Return whether a partition has a mark of the topic's membership."""
+        part = self._topics[topic].partitions.get(partition)
+        return part is not None and part.reported > 0
+
     def holders(self) -> list[Hold]:
         """Name what holds the watermark back: all that is unknown, or else the sources with the lowest watermark.
 

@@ -10,6 +10,7 @@ class Cause(StrEnum):
     """The reason of a state or a verdict."""
 
     SILENT = "silent"
+    SILENT_HERE = "silent here"
     DELETED = "deleted"
     RECREATED = "recreated"
     SHARDS = "shards"
@@ -50,8 +51,14 @@ _WORDS: Final = {
         "it no longer sends marks",
         "if {0} does not run or is paused, restart it (an injector: floodmark inject). If it runs with "
         "background=False, leave that out, or call poll() once an interval. If it never returns, end it (an injector: "
-        "--until-end --end), or give the other sources a membership with a higher version without it",
+        "--until-end --end). Or give its other sources, if the topic has some, a membership with a higher version "
+        "without it",
         "check whether job {0} runs, and read its log. Restart it with its checkpoint_location",
+    ),
+    Cause.SILENT_HERE: _Words(
+        "it sends marks to other partitions, and no longer to this one",
+        "{0} runs: do not restart it. An injector waits for an open transaction in this partition of its input: find "
+        "the program that has not committed it. Otherwise, check whether Kafka accepts the records of {0} there",
     ),
     Cause.DELETED: _Words(
         "it has stopped, and Kafka has deleted {older} records of {newer} that it has not read",
@@ -68,9 +75,10 @@ _WORDS: Final = {
         "restart it with its checkpoint_location",
     ),
     Cause.NO_EVENTS: _Words(
-        "it sends marks but no records, and its watermark does not advance",
-        "check why {0} has no events. An injector's watermark follows the clock again by itself, behind by --late and "
-        "its pauses. If another source expects no events, call mark_idle(), or use with_idleness() as its strategy",
+        "it sends marks but no records there, and its watermark does not advance",
+        "check why {0} has no events there. An injector's watermark follows the clock again by itself, behind by "
+        "--late and its pauses. If another source expects no events, call mark_idle(), or use with_idleness() as its "
+        "strategy",
         "job {0} reads input and writes nothing: read its log, and check how long its windows are",
     ),
     Cause.NO_PROMISE: _Words(

@@ -289,10 +289,11 @@ def _topic(
     partitions, all_rows = [], list[SourceView]()
     heard = now if marks.read_until is None else min(now, marks.read_until)
     retired, front, uncounted = marks.retired(heard), marks.front(heard), marks.uncounted(heard)
+    living = {source for (_, source), history in marks.histories.items() if history.lives(heard)}
     for part in parts:
         names = sorted({*marks.members(part.number), *part.unreadable})
         marked = [_row(name, marks, part, source, now, heard, front) for source in names]
-        found = [_counted(row, marks, uncounted) for row in marked]
+        found = [_counted(_here(row, living), marks, uncounted) for row in marked]
         found += _uncounted(name, marks, part, retired.get(part.number, []))
         found += [_unseen_row(one) for one in unseen if (one.topic, one.partition) == (name, part.number)]
         rows = tuple(_placed(row, marks, topics, roots, views, now) for row in found)
@@ -398,6 +399,14 @@ def _of_silence(inputs: Collection[TopicView], marks: TopicMarks, job: str) -> t
         return Cause.DELETED, reason_of(Cause.DELETED, f"{sum(gone.values()):,}", ", ".join(gone))
     waiting, shards = marks.waiting_shards.get(job, (0, 0))
     return (Cause.SHARDS, reason_of(Cause.SHARDS, waiting, shards)) if waiting else None
+
+
+def _here(row: SourceView, living: Collection[str]) -> SourceView:
+    """Say of a source that is silent in one partition that it lives in another."""
+    if row.cause is not Cause.SILENT or row.source not in living:
+        return row
+    reason = row.reason.replace(reason_of(Cause.SILENT), reason_of(Cause.SILENT_HERE))
+    return replace(row, cause=Cause.SILENT_HERE, reason=reason)
 
 
 def _counted(row: SourceView, marks: TopicMarks, uncounted: Collection[str]) -> SourceView:

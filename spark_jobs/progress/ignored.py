@@ -46,9 +46,13 @@ class Ignored:
     _reported: dict[IgnoredProcess, bool] = field(default_factory=dict)
 
     def take(self, mark: Mark, verdict: Verdict, tracker: Tracker) -> None:
-        """Note an ignored mark; a single one is the last mark of a replaced process, and is not reported."""
+        """Note an ignored mark; a single one is the last mark of a replaced process, and is not reported.
+
+        Neither is one of an older membership in a partition where no mark of the newer one was read yet: the partitions
+        of a backlog are read one after the other.
+        """
         what, record = _WHAT.get(verdict), mark.record
-        if what is None:
+        if what is None or (verdict is Verdict.RETIRED and not tracker.has_reports(mark.topic, mark.partition)):
             return
         older = record.epoch if what == "epoch" else record.membership.version
         self._marks[mark.topic, mark.partition, record.source, what, older] += 1

@@ -143,6 +143,11 @@ FAULTS = {
         (1, "b", Cause.SILENT),
         ("its lease has run out: it no longer sends marks", "restart it", "higher version"),
     ),
+    "a process runs, and a partition waits for a transaction in its input": (
+        [Writer(partitions=2, only=0), Writer(partitions=2, only=1, seconds=range(30))],
+        (1, "web", Cause.SILENT_HERE),
+        ("to other partitions", "do not restart it", "open transaction"),
+    ),
     "a source has no events": (
         [Writer(promise=until(20, behind(5)), writes=lambda second: second < 20)],
         (1, "web", Cause.NO_EVENTS),

@@ -4,6 +4,7 @@ import ast
 import json
 from dataclasses import replace
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from floodmark.schemas.classify import Mark
 from floodmark.schemas.errors import CorruptSnapshotError
 from floodmark.schemas.tracker import MarkPolicy
 from floodmark.spark_jobs.lookahead.marks_ahead import Ahead
+from floodmark.spark_jobs.progress.ignored import Ignored
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.unusable import Skipped
 from floodmark.spark_jobs.progress.watermarks import Stamp, spark_watermark
@@ -185,3 +187,18 @@ def test_no_module_assigns_to_what_a_progress_holds():
                 owner = target.value if isinstance(target, ast.Attribute) else None
                 name = getattr(owner, "attr", getattr(owner, "id", ""))
                 assert not name.endswith("progress"), f"{path}:{node.lineno}"
+
+
+def test_marks_of_a_backlog_from_before_a_membership_change_are_of_no_process_that_writes():
+    """One partition of a backlog may be read past the change before another."""
+    tracker, ignored = Tracker({"t"}), Ignored()
+
+    def read(partition, versions):
+        for version in versions:
+            found = Mark("t", partition, 0, 0, mark("web", 5, next(sequence), version=version, epoch=version))
+            ignored.take(found, tracker.apply(found.record, topic="t", partition=partition, log_time=0), tracker)
+        return [str(process) for process in ignored.news()]
+
+    sequence = count()
+    assert read(0, [1, 1, 2]) == read(1, [1, 1, 1]) == []
+    assert len(read(1, [2, 1, 1])) == 1
