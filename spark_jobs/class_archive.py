@@ -55,8 +55,8 @@ def _adopt(draft: Path, archive: Path) -> None:
     with draft.open("rb") as file:
         is_complete = any(file.read(_MAGIC))
         os.fsync(file.fileno())
-    if is_complete and not archive.exists():
-        draft.replace(archive)
+    if is_complete and (not archive.exists() or archive.stat().st_size < draft.stat().st_size):
+        draft.replace(archive)  # a session that was killed early has written a small one
     elif is_complete or time.time() - draft.stat().st_mtime > _DAY:
         draft.unlink()
 

@@ -20,7 +20,7 @@ from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.errors import UnsupportedQueryError, UsageError
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import membership_of
-from floodmark.schemas.timestamps import duration_of
+from floodmark.schemas.timestamps import END_OF_TIME, duration_of
 from floodmark.schemas.tracker import AS_WRITTEN
 from floodmark.spark_jobs.batch import output_observation
 from floodmark.spark_jobs.batch.handler import BatchHandler, register_running, stop_running
@@ -251,8 +251,9 @@ def preview(result: DataFrame, *, wait: timedelta = timedelta(seconds=30), rows:
     if found:
         spark.createDataFrame(found[:rows], result.schema).show(rows, truncate=False)
     shown = f"{len(found)} row{'s' * (len(found) != 1)}" if len(found) <= rows else f"the first {rows} of more rows"
-    told = [f"{shown}, {'the input has ended' if job.ended else f'watermark {iso(job.watermark)}'}"]
-    if not job.ended and not enough.is_set():
+    has_ended = job.ended or job.watermark == END_OF_TIME
+    told = [f"{shown}, {'the input has ended' if has_ended else f'watermark {iso(job.watermark)}'}"]
+    if not has_ended and not enough.is_set():
         holds = [hold.sentence for hold in job.holders()[:3]]
         told += holds or ["the results are not computed yet: pass a longer wait="]
     print("; ".join(told))  # noqa: T201  # as DataFrame.show does

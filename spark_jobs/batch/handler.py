@@ -432,8 +432,9 @@ def _stop_all() -> None:
     for handler in list(_handlers.values()):
         with suppress(Exception):  # the session may be gone
             if handler.is_running:
-                advice = "call its awaitTermination() to wait for the end of its input"
-                _log.warning("job %s is stopped, because the program ends: %s", handler.identity.job, advice)
+                if handler.failure is None:
+                    advice = "call its awaitTermination() to wait for the end of its input"
+                    _log.warning("job %s is stopped, because the program ends: %s", handler.identity.job, advice)
                 handler.stop(_PATIENCE)
             else:
                 handler.close()

@@ -81,7 +81,8 @@ def drop_duplicates_within(rows: DataFrame, columns: list[str], within: timedelt
         within: the longest event time between duplicates; more than 0.
 
     Raises:
-        UsageError: if the rows do not have exactly one event-time column, there are no columns, or the time is 0.
+        UsageError: if the rows do not have exactly one event-time column, ``columns`` names none or one that they do
+            not have, or the time is 0.
     """
     milliseconds = duration_of(within, "drop_duplicates_within(): within", 1)
     if not isinstance(columns, list) or not columns:
@@ -91,6 +92,10 @@ def drop_duplicates_within(rows: DataFrame, columns: list[str], within: timedelt
     if len(timed) != 1:
         found = ", ".join(field.name for field in timed) or "none"
         reason = f"drop_duplicates_within(): event-time columns are {found}, expected one: choose it with event_time()"
+        raise UsageError(reason=reason)
+    if missing := [column for column in columns if column not in rows.columns]:
+        found = ", ".join(rows.columns)
+        reason = f"drop_duplicates_within(): columns names {', '.join(map(repr, missing))}, the rows have only {found}"
         raise UsageError(reason=reason)
     name, metadata = timed[0].name, timed[0].metadata
     width, at = 2 * milliseconds, F.unix_millis(F.col("`{}`".format(name.replace("`", "``"))))

@@ -73,6 +73,15 @@ def test_a_complete_draft_becomes_the_archive_and_the_others_go(archive):
     assert (archive.read_bytes(), drafts(archive)) == (b"written", [])
 
 
+def test_the_archive_of_a_session_that_was_killed_early_is_replaced(archive):
+    archive.parent.mkdir()
+    archive.write_bytes(b"early")
+    for number, written in enumerate((b"a whole session", b"short")):
+        archive.with_name(f"{archive.stem}-{number}.draft").write_bytes(written)
+    class_archive.archive_options()
+    assert (archive.read_bytes(), drafts(archive)) == (b"a whole session", [])
+
+
 def test_a_draft_that_a_jvm_still_writes_stays_for_a_day(archive):
     archive.parent.mkdir()
     draft = archive.with_name(f"{archive.stem}-1.draft")
