@@ -175,8 +175,10 @@ class Checker:
         if self._record_counts is not None:
             for found in self._record_counts.on_mark(record, topic="", partition=mark.partition, offset=mark.offset):
                 since = "the beginning" if found.after is None else f"offset {found.after}"
-                unit = "mark(s) missing" if found.kind is Mismatch.GAP else "row(s)"
-                yield Fault(found.kind.value), f"{found.records} {unit} since {since}"  # both enums have these values
+                said = f"{found.records} row(s) since {since}"
+                if found.kind is Mismatch.GAP:
+                    said = f"{found.records} mark(s) missing since {since} (no row, unless lost rows are reported)"
+                yield Fault(found.kind.value), said  # both enums have these values
 
     def _membership(self, record: WatermarkRecord, state: _Partition) -> Iterator[tuple[Fault, str]]:
         version, size = record.membership.version, record.membership.size

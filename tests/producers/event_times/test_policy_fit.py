@@ -45,6 +45,11 @@ def test_advice_is_given_where_most_lose_their_times_and_keeps_those_of_99_perce
             "(10 early dropped). In the median, they arrive 7,200.0 s before their event time. --early 7200",
         ),
         (TimePolicy(out_of_order=0 * SECOND), [n % 2 * 900 for n in range(99)] + [900] * 2, "A larger --out-of-order"),
+        (
+            TimePolicy(out_of_order=SECOND),
+            [-200_000] + [0] * 9,
+            "The watermark is past them, by an earlier start with other options, or an event before its time.",
+        ),
         (TimePolicy(), [NOW - NOW // 10**6] * 5, "distance to the arrival is 56 years. Check --json-field or"),
         (TimePolicy(early=None), [0, 4_000, 4_999], None),
     ],
