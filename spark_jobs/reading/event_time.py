@@ -93,7 +93,8 @@ def drop_duplicates_within(rows: DataFrame, columns: list[str], within: timedelt
         found = ", ".join(field.name for field in timed) or "none"
         reason = f"drop_duplicates_within(): event-time columns are {found}, expected one: choose it with event_time()"
         raise UsageError(reason=reason)
-    if missing := [column for column in columns if column not in rows.columns]:
+    known = {column.lower() for column in rows.columns}  # as Spark compares, unless told otherwise
+    if missing := [column for column in columns if column.lower() not in known]:
         found = ", ".join(rows.columns)
         reason = f"drop_duplicates_within(): columns names {', '.join(map(repr, missing))}, the rows have only {found}"
         raise UsageError(reason=reason)

@@ -76,6 +76,7 @@ def test_a_deduplication_that_would_never_forget_is_refused(rows, checkpoint):
             drop_duplicates_within(rows(), wrong, timedelta(1))
     with pytest.raises(UsageError, match=r"names 'kk', the rows have only .*k"):
         drop_duplicates_within(rows(), ["at", "kk"], timedelta(1))
+    assert drop_duplicates_within(rows(), ["K"], timedelta(1)).columns == rows().columns
 
 
 def through_python(frame):
