@@ -3,8 +3,11 @@
 import subprocess
 import sys
 
+import pytest
+
 _PROGRAM = """
 import os
+import sys
 from types import SimpleNamespace
 from floodmark.spark_jobs.batch.handler import register_running
 
@@ -12,7 +15,9 @@ class Handler(SimpleNamespace):
     __hash__ = object.__hash__
 
 identity = SimpleNamespace(job="j", checkpoint_id="c")
-handler = Handler(identity=identity, is_running=True, stop=lambda _: print("stopped by", os.getpid(), flush=True))
+stop = lambda _: print("stopped by", os.getpid(), flush=True)
+failure = ValueError() if sys.argv[1] == "failed" else None
+handler = Handler(identity=identity, is_running=True, stop=stop, failure=failure)
 register_running(handler)
 if os.fork() == 0:
     raise SystemExit
@@ -21,7 +26,10 @@ print(os.getpid(), flush=True)
 """
 
 
-def test_the_end_of_a_forked_process_stops_no_job_of_its_parent():
-    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=60, check=True)
+@pytest.mark.parametrize("state", ["well", "failed"])
+def test_the_end_of_a_forked_process_stops_no_job_of_its_parent(state):
+    command = [sys.executable, "-c", _PROGRAM, state]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     parent, *stops = done.stdout.splitlines()
     assert stops == [f"stopped by {parent}"]
+    assert ("job j is stopped, because the program ends" in done.stderr) is (state == "well")
