@@ -251,9 +251,9 @@ def preview(result: DataFrame, *, wait: timedelta = timedelta(seconds=30), rows:
     if found:
         spark.createDataFrame(found[:rows], result.schema).show(rows, truncate=False)
     shown = f"{len(found)} row{'s' * (len(found) != 1)}" if len(found) <= rows else f"the first {rows} of more rows"
-    has_ended = job.ended or job.watermark == END_OF_TIME
+    has_ended = job.watermark == END_OF_TIME
     told = [f"{shown}, {'the input has ended' if has_ended else f'watermark {iso(job.watermark)}'}"]
-    if not has_ended and not enough.is_set():
+    if not job.ended and not enough.is_set():
         holds = [hold.sentence for hold in job.holders()[:3]]
         told += holds or ["the results are not computed yet: pass a longer wait="]
     print("; ".join(told))  # noqa: T201  # as DataFrame.show does
