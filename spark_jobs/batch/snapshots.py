@@ -54,6 +54,9 @@ class JobIdentity:
     output_at: int | None = None  # the job writes no results with an earlier event time; ``None``: it writes all
     checkpoint_id: str = ""
 
+    def __str__(self) -> str:
+        return f"job {self.job!r} ({', '.join(self.topics)} to {self.output or 'a writer'})"
+
     @classmethod
     def restore(cls, found: Mapping[str, Any]) -> "JobIdentity":
         """Return what a file has."""
@@ -101,7 +104,7 @@ class Snapshots:
             return claimed
         claimed = replace(identity, checkpoint_id=kept.checkpoint_id)
         if replace(kept, output_at=identity.output_at) != claimed:
-            raise self._foreign(f"job {kept.job!r} ({', '.join(kept.topics)} to {kept.output or 'a writer'})", identity)
+            raise self._foreign(str(kept), identity)
         forgets = kept.output_at is not None and identity.output_at is None
         if forgets and (committed := self.checkpoint.last_committed) is not None:
             raise self._missing(committed, f"{FOLDER}/start.json", self._new)
@@ -135,9 +138,8 @@ class Snapshots:
         self._files.write(name, json.dumps(asdict(query)))
 
     def _foreign(self, found: str, identity: JobIdentity, advice: str = "") -> ForeignCheckpointError:
-        expected = f"job {identity.job!r} ({', '.join(identity.topics)} to {identity.output or 'a writer'})"
         return ForeignCheckpointError(
-            checkpoint_location=self.checkpoint_location, found=found, expected=expected, advice=advice
+            checkpoint_location=self.checkpoint_location, found=found, expected=str(identity), advice=advice
         )
 
     def store(self, batch_id: int, progress: Mapping[str, Any]) -> None:

@@ -95,8 +95,7 @@ def drop_duplicates_within(rows: DataFrame, columns: list[str], within: timedelt
         raise UsageError(reason=reason)
     known = {column.lower() for column in rows.columns}  # as Spark compares, unless told otherwise
     if missing := [column for column in columns if column.lower() not in known]:
-        found = ", ".join(rows.columns)
-        reason = f"drop_duplicates_within(): columns names {', '.join(map(repr, missing))}, the rows have only {found}"
+        reason = f"drop_duplicates_within(): the rows have no column {missing[0]!r}, only {', '.join(rows.columns)}"
         raise UsageError(reason=reason)
     name, metadata = timed[0].name, timed[0].metadata
     width, at = 2 * milliseconds, F.unix_millis(F.col("`{}`".format(name.replace("`", "``"))))

@@ -74,7 +74,7 @@ def test_a_deduplication_that_would_never_forget_is_refused(rows, checkpoint):
     for wrong in ("k", []):  # Spark would take a text as its letters, and no columns as all rows of a time span
         with pytest.raises(UsageError, match="expected a list of one or more"):
             drop_duplicates_within(rows(), wrong, timedelta(1))
-    with pytest.raises(UsageError, match=r"names 'kk', the rows have only .*k"):
+    with pytest.raises(UsageError, match=r"the rows have no column 'kk', only .*k"):
         drop_duplicates_within(rows(), ["at", "kk"], timedelta(1))
     assert drop_duplicates_within(rows(), ["K"], timedelta(1)).columns == rows().columns
 
