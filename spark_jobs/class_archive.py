@@ -2,8 +2,8 @@
 
 A new JVM reads, checks and links about 15,000 classes before Spark's first batch.  With an archive (class data sharing,
 JEP 350) it maps one file instead.  The JVM of the first session writes a draft at its end, and the next session renames
-it.  This works with every Java from 13 on.  Each environment has an archive of its own; one that no session has used
-for 30 days is deleted.
+the largest.  This works with every Java from 13 on.  Each environment has an archive of its own; one that no session
+has used for 30 days is deleted.
 """
 
 import hashlib

@@ -46,12 +46,16 @@ class _Words(NamedTuple):
     of_a_job: str = ""
 
 
+_REJECT: Final = (
+    "Reject such events with early= (floodmark inject: --early), and restart {0}. Jobs that have read the event keep "
+    "the high watermark: then run floodmark why on their output topics"
+)
 _WORDS: Final = {
     Cause.SILENT: _Words(
         "it no longer sends marks",
         "if {0} does not run or is paused, restart it (an injector: floodmark inject). If it runs with "
         "background=False, leave that out, or call poll() once an interval. If it never returns, end it (an injector: "
-        "--until-end --end). Or give its other sources, if the topic has some, a membership with a higher version "
+        "--until-end --end) or, if the topic has other sources, give them a membership with a higher version "
         "without it",
         "check whether job {0} runs, and read its log. Restart it with its checkpoint_location",
     ),
@@ -156,15 +160,12 @@ _WORDS: Final = {
     ),
     Cause.FUTURE: _Words(
         "an event moved its watermark ahead of the clock, so events with right times are late",
-        "check the clock and the time zone of the events of {0}, or find the one that is ahead of the clock. Reject "
-        "such events with early= (floodmark inject: --early), and restart {0}. Jobs that have read the event keep the "
-        "high watermark: then run floodmark why on their output topics",
+        "check the clock and the time zone of the events of {0}, or find the one that is ahead of the clock. "
+        + _REJECT,
     ),
     Cause.AHEAD: _Words(
         "it sends records, and its watermark is ahead of the clock; the mark that moved it there is too old to be read",
-        "if the events of {0} are not bookings or forecasts, one of them had a time in the future. Reject such events "
-        "with early= (floodmark inject: --early), and restart {0}. Jobs that have read the event keep the high "
-        "watermark: then run floodmark why on their output topics",
+        "if the events of {0} are not bookings or forecasts, one of them had a time in the future. " + _REJECT,
     ),
     Cause.IDLE: _Words(
         "all sources are idle",
@@ -192,8 +193,11 @@ _WORDS: Final = {
 }
 
 
-def cause_of(history: History, verdict: Health | None, now: int) -> Cause | None:
-    """Return why a source is not well, by its marks; ``None`` if it is well (``now``: epoch milliseconds)."""
+def cause_of(history: History, verdict: Health | None, now: int, *, lives: bool = False) -> Cause | None:
+    """Return why a source is not well, by its marks in a partition; ``None`` if it is well.
+
+    ``now``: epoch milliseconds.  ``lives``: whether it still writes, in any partition.
+    """
     if verdict is None and history.may_have_jumped(now):
         return Cause.AHEAD
     if verdict is None:
@@ -205,7 +209,8 @@ def cause_of(history: History, verdict: Health | None, now: int) -> Cause | None
         return Cause.TWINS if history.lives(now) else Cause.ZOMBIE
     if verdict is Health.TIME:
         return Cause.SECONDS if history.is_in_seconds(now) else Cause.FUTURE
-    return {Health.STOP: Cause.SILENT, Health.REWIND: Cause.REWOUND, Health.WARN: Cause.SLOW}.get(verdict)
+    silent = Cause.SILENT_HERE if lives else Cause.SILENT
+    return {Health.STOP: silent, Health.REWIND: Cause.REWOUND, Health.WARN: Cause.SLOW}.get(verdict)
 
 
 def _of_a_stall(history: History) -> Cause:

@@ -292,8 +292,8 @@ def _topic(
     living = {source for (_, source), history in marks.histories.items() if history.lives(heard)}
     for part in parts:
         names = sorted({*marks.members(part.number), *part.unreadable})
-        marked = [_row(name, marks, part, source, now, heard, front) for source in names]
-        found = [_counted(_here(row, living), marks, uncounted) for row in marked]
+        marked = [_row(name, marks, part, source, now, heard, front, living) for source in names]
+        found = [_counted(row, marks, uncounted) for row in marked]
         found += _uncounted(name, marks, part, retired.get(part.number, []))
         found += [_unseen_row(one) for one in unseen if (one.topic, one.partition) == (name, part.number)]
         rows = tuple(_placed(row, marks, topics, roots, views, now) for row in found)
@@ -401,14 +401,6 @@ def _of_silence(inputs: Collection[TopicView], marks: TopicMarks, job: str) -> t
     return (Cause.SHARDS, reason_of(Cause.SHARDS, waiting, shards)) if waiting else None
 
 
-def _here(row: SourceView, living: Collection[str]) -> SourceView:
-    """Say of a source that is silent in one partition that it lives in another."""
-    if row.cause is not Cause.SILENT or row.source not in living:
-        return row
-    reason = row.reason.replace(reason_of(Cause.SILENT), reason_of(Cause.SILENT_HERE))
-    return replace(row, cause=Cause.SILENT_HERE, reason=reason)
-
-
 def _counted(row: SourceView, marks: TopicMarks, uncounted: Collection[str]) -> SourceView:
     """Note that the membership counts fewer sources than write, unless the source has a worse problem."""
     if row.source not in uncounted or severity(row.verdict) >= severity(Health.UNCOUNTED):
@@ -448,7 +440,14 @@ def _unseen_row(holder: Holder) -> SourceView:
 
 
 def _row(
-    name: str, marks: TopicMarks, part: PartitionState, source: str, now: int, heard: int, front: int | None
+    name: str,
+    marks: TopicMarks,
+    part: PartitionState,
+    source: str,
+    now: int,
+    heard: int,
+    front: int | None,
+    living: Collection[str],
 ) -> SourceView:
     view = partial(SourceView, topic=name, partition=part.number, source=source)
     if source in part.unreadable:
@@ -467,7 +466,8 @@ def _row(
     verdict = history.verdict(heard, front)
     if verdict is Health.STOP and status in {State.ACTIVE, State.CATCHING_UP}:
         status = State.SILENT
-    cause, held = cause_of(history, verdict, heard), marks.held.get((part.number, source))
+    cause = cause_of(history, verdict, heard, lives=source in living)
+    held = marks.held.get((part.number, source))
     *older, newer = history.epochs(heard) or (None,)
     earlier = iso(history.peak) if cause is Cause.REWOUND else " and ".join(map(str, older))
     reason = reason_of(cause, earlier, newer)

@@ -50,7 +50,7 @@ class Health(StrEnum):
     """The verdict on a source in a partition; ``None`` instead: its marks are too few to tell."""
 
     OK = "OK"  # the watermark advances or is not behind the clock, or the source is idle or ended
-    WARN = "WARN"  # its lag is over 5 s, grew over ten marks, and shrank at none; or an injector's stands
+    WARN = "WARN"  # its lag is over 5 s, grew over ten marks, and shrank at none; or an injector has no new events
     REWIND = "REWIND"  # the watermark is lower than before: rows between the two are late
     UNCOUNTED = "UNCOUNTED"  # more sources write to the topic than its membership counts
     STALL = "STALL"  # the watermark did not advance over ten marks, and for longer than it lately did

@@ -230,9 +230,7 @@ def _first_line(trigger: str, first: int | None, begin: int | str, later: str, *
     if begin == "now" or later:
         return f"{line} It does not fire earlier periods; for them, use another --name with --from earliest or a time."
     if begin == "earliest" and not judges:
-        return (
-            f"{line} It is that of the first watermark: to begin with the first row, add --json-field or --event-time."
-        )
+        return f"{line} It has the first watermark. To begin with the first row, add --json-field or --event-time."
     return line
 
 

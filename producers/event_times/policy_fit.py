@@ -91,8 +91,8 @@ class PolicyFit:
             return f"{told} In the median, they arrive {-median / 1000:,.1f} s before their event time. {advice}"
         tolerance = self._policy.out_of_order
         if tolerance is not None and most <= milliseconds(min(tolerance, self._policy.late)):
-            past = "The watermark is past them, by an earlier start with other options, or an event before its time"
-            return f"{told} {past}. After the former, add --reset"
+            past = "An earlier start with other options, or an event ahead of its arrival, moved the watermark too far"
+            return f"{told} {past}. After such a start, add --reset"
         if most <= milliseconds(self._policy.late):
             return f"{late} A larger --out-of-order keeps the times of more events"
         return f"{late} --late {ceil(most / 1000)} keeps the times of 99 %"

@@ -36,7 +36,7 @@ _NUMBER: Final = re.compile(r"[0-9.E]+")
 _SHOWN: Final = 100
 _SUGGESTION: Final = re.compile(r" Did you mean one of the following\? \[.*?\]\.")
 _TOKEN: Final = re.compile(r"[^\s(),]+|[\s(),]")
-_ITEM: Final = re.compile(r"[\s,]*[\[\],][\s,]*")
+_ITEM: Final = re.compile(r"[\s,]*[\[\],][\s,]*")  # what separates the items of a line
 _WINDOW: Final = "precisetimestampconversion"  # Spark's function in windows, whose widths are microseconds
 
 _LONGEST: Final = 500

@@ -48,7 +48,7 @@ def test_advice_is_given_where_most_lose_their_times_and_keeps_those_of_99_perce
         (
             TimePolicy(out_of_order=SECOND),
             [-200_000] + [0] * 9,
-            "The watermark is past them, by an earlier start with other options, or an event before its time.",
+            "An earlier start with other options, or an event ahead of its arrival, moved the watermark too far.",
         ),
         (TimePolicy(), [NOW - NOW // 10**6] * 5, "distance to the arrival is 56 years. Check --json-field or"),
         (TimePolicy(early=None), [0, 4_000, 4_999], None),
