@@ -58,7 +58,7 @@ class Outbox:
         self._topic = topic
         self._emitter = emitter
         self.callback_error: Exception | None = None  # the first error of an ``on_delivery`` that was not raised yet
-        self._failed_marks: dict[int, tuple[MarkRecord, str]] = {}
+        self._failed_marks: dict[int, tuple[MarkRecord, str]] = {}  # by partition, until one is delivered there
         self._marks_in_flight = 0
         self._plain_report: tuple[InFlight | None, OnDelivery | None] = None, None
         """A group, and the delivery report of all its records without headers and an ``on_delivery`` of their own."""
@@ -168,8 +168,7 @@ class Outbox:
         if emitter.fenced_by is not None:
             return True
         # After the end, rejected marks are sent again unchanged: Kafka may have written one all the same.
-        failed, self._failed_marks = self._failed_marks, {}
-        for partition, (record, _) in failed.items() if emitter.ended else ():
+        for partition, (record, _) in list(self._failed_marks.items()) if emitter.ended else ():
             self._send_mark(partition, record, wait=True)
         marks = emitter.marks(clock.wall(), steady=clock.steady())
         sent = 0
@@ -187,13 +186,12 @@ class Outbox:
             return False
         return True
 
-    def _enqueue(self, *record: Any, seconds: float = _QUEUE_TIMEOUT) -> None:  # noqa: ANN401  # as in `send`
-        send(self._client, self._topic, *record, seconds=seconds)
+    def _enqueue(self, *record: Any, wait: bool = True) -> None:  # noqa: ANN401  # as in `send`
+        send(self._client, self._topic, *record, seconds=_QUEUE_TIMEOUT if wait else 0.0)
 
     def _send_mark(self, partition: int, record: MarkRecord, *, wait: bool) -> None:
         report = partial(self._mark_delivered, partition, record)
-        seconds = _QUEUE_TIMEOUT if wait else 0.0
-        self._enqueue(record.value, record.key, partition, report, None, 0, list(record.headers), seconds=seconds)
+        self._enqueue(record.value, record.key, partition, report, None, 0, list(record.headers), wait=wait)
         self._marks_in_flight += 1
 
     @property
@@ -249,7 +247,9 @@ class Outbox:
     def _mark_delivered(self, partition: int, record: MarkRecord, error: KafkaError | None, _message: Message) -> None:
         self._marks_in_flight -= 1
         self._emitter.mark_delivered(partition, failed=error is not None)
-        if error is not None:
+        if error is None:
+            self._failed_marks.pop(partition, None)
+        else:
             first, source = not self._failed_marks, self._emitter.identity.source
             self._failed_marks[partition] = record, str(error)
             log = _log.error if first else _log.debug

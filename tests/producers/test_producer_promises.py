@@ -468,7 +468,7 @@ class FullClient:
 
     def __init__(self, room):
         self.room = room
-        self.queued = []
+        self.queued, self.reports = [], []
 
     def produce(self, _topic, value, _key, partition, on_delivery, *_):
         if not self.room:
@@ -476,6 +476,7 @@ class FullClient:
         self.room -= 1
         self.queued.append((partition, value))
         self.report = on_delivery
+        self.reports.append(on_delivery)
 
     def poll(self, _timeout):
         return 0
@@ -579,6 +580,25 @@ def test_the_mark_of_the_end_is_sent_again_unchanged_where_it_failed():
     assert not outbox.settled
     outbox.send_marks(ManualClock(), wait=True)
     assert client.queued[4:] == [last]
+
+
+def test_while_kafka_is_away_the_first_failed_mark_is_logged_as_an_error_and_no_other(caplog):
+    emitter, client = Emitter(Identity("a", 1), ascending().build(), partitions=2), FullClient(100)
+    outbox, away = Outbox(client, "t", emitter), KafkaError(KafkaError._MSG_TIMED_OUT)  # noqa: SLF001  # as above
+    for outage in (1, 2):
+        for _ in range(3):
+            outbox.send_marks(ManualClock(), wait=True)
+            client.reports.pop(0)(away, None)
+            client.reports.pop(0)(away, None)
+        assert len([one for one in caplog.records if one.levelname == "ERROR"]) == outage
+        outbox.send_marks(ManualClock(), wait=True)
+        client.reports.pop(0)(None, None)
+        client.reports.pop(0)(away, None)
+        assert not outbox.settled, "the other partition is still away"
+        outbox.send_marks(ManualClock(), wait=True)
+        client.reports.pop(0)(None, None)
+        client.reports.pop(0)(None, None)
+        assert outbox.settled
 
 
 @pytest.mark.kafka
