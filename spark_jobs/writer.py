@@ -58,7 +58,7 @@ from floodmark.spark_jobs.start.job_start import JobStart
 from floodmark.spark_jobs.tables.staging import Staging
 from floodmark.spark_jobs.tables.table import Table
 from floodmark.spark_jobs.tables.table_sink import TableSink
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.streaming.query import StreamingQuery
@@ -338,6 +338,10 @@ def _refuse(result: DataFrame, plan: Operator, output_mode: str, trigger: Mappin
     """Refuse a query that cannot be exact, or that Spark does not support, before anything is written."""
     settings = {name: result.sparkSession.conf.get(name, None) for name in refusals.SETTINGS}
     refusals.refuse(plan, output_mode=output_mode, trigger=trigger, settings=settings)
+    try:
+        _ = result.writeStream.trigger(**trigger) if trigger else None
+    except PySparkException as error:
+        raise UsageError(reason=f"Spark refuses trigger={trigger!r}: {str(error).splitlines()[0]}") from error
     try:
         check_supported(result, output_mode)
     except AnalysisException as error:

@@ -541,6 +541,9 @@ def test_wrong_use_is_refused_at_once(spark, kafka, topic, source, checkpoint):
         ({"options": {"membership": 2}}, r"options is a value of type dict, expected WriteOptions\(...\)"),
         ({"output_mode": "Append"}, "output_mode is 'Append', expected 'append' or 'update'"),
         ({"trigger": {"processingtime": "1 second"}}, "'processingtime', expected 'processingTime' or 'availableNow'"),
+        ({"trigger": {"processingTime": "1 secnd"}}, "Spark refuses trigger={'processingTime': '1 secnd'}.*secnd"),
+        ({"trigger": {"processingTime": 1}}, "Spark refuses trigger={'processingTime': 1}"),
+        ({"trigger": {"availableNow": False}}, "Spark refuses trigger={'availableNow': False}"),
     ):
         with pytest.raises(UsageError, match=message):
             write(**{"result": rows, "writer": print, "job": "j", "checkpoint_location": checkpoint, **wrong})
