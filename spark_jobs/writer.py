@@ -42,7 +42,13 @@ from floodmark.spark_jobs.internals.engine import start_query
 from floodmark.spark_jobs.internals.files import FILE_MANAGER, is_for_disks, require_replacing
 from floodmark.spark_jobs.internals.jvm import require_callbacks, without_lines
 from floodmark.spark_jobs.internals.stamped import stamp_of
-from floodmark.spark_jobs.internals.texts import field_of, meaning, meaning_of_column, unused_event_times
+from floodmark.spark_jobs.internals.texts import (
+    field_of,
+    is_global_session,
+    meaning,
+    meaning_of_column,
+    unused_event_times,
+)
 from floodmark.spark_jobs.job import Job
 from floodmark.spark_jobs.lookahead.rules import LookaheadRules
 from floodmark.spark_jobs.options import WriteOptions
@@ -274,7 +280,7 @@ def _require_arguments(
     UsageError.unless_type("value", value, (Format, NoneType), "a format, such as json('at TIMESTAMP')")
     UsageError.unless_type("options", options, WriteOptions, "WriteOptions(...)")
     if not result.isStreaming:
-        raise UsageError(reason="write() got a batch DataFrame; begin with floodmark.spark_jobs.read")
+        raise UsageError(reason="the result is a batch DataFrame: begin with read()")
 
 
 def _stamp(result: DataFrame, event_time: str | None, hold: timedelta | None) -> Stamp:
@@ -342,6 +348,9 @@ def _refuse(result: DataFrame, plan: Operator, output_mode: str, trigger: Mappin
         _ = result.writeStream.trigger(**trigger) if trigger else None
     except PySparkException as error:
         raise UsageError(reason=f"Spark refuses trigger={trigger!r}: {str(error).splitlines()[0]}") from error
+    if any(is_global_session(node) for node in plan.walk()):
+        reason, advice = "Spark needs another key to group sessions of a stream by", "group by a column of rows, too"
+        raise UnsupportedQueryError(operator="session_window", reason=reason, advice=advice)
     try:
         check_supported(result, output_mode)
     except AnalysisException as error:

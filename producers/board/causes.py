@@ -47,8 +47,9 @@ class _Words(NamedTuple):
 
 
 _REJECT: Final = (
-    "Reject such events with early= (floodmark inject: --early), and restart {0}. Jobs that have read the event keep "
-    "the high watermark: then run floodmark why on their output topics"
+    "Reject such events with early=, and restart {0} (an injector: with a smaller --early, and --reset, after which "
+    "its readers start over, too). Jobs that have read the event keep the high watermark: then run floodmark why on "
+    "their output topics"
 )
 _WORDS: Final = {
     Cause.SILENT: _Words(

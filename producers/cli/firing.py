@@ -78,7 +78,8 @@ def target_of(
     # As the orchestrators write partitions: Airflow's timetables, Dagster's daily and hourly partitions.
     dagster = "{start:%Y-%m-%d}" if every % DAY == 0 else "{start:%Y-%m-%d-%H:%M}"
     default = "{start:%Y-%m-%dT%H:%M:%S}" if option == "--airflow" else dagster
-    key = Pattern(partition or default, "--partition", every)
+    named = "--partition" if partition else "the default of --partition"
+    key = Pattern(partition or default, named, every)
     return (AirflowAsset if option == "--airflow" else DagsterAsset)(endpoint, asset or "", key)
 
 

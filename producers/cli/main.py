@@ -85,11 +85,11 @@ def check(  # noqa: PLR0913  # each is an option of the command line
 
     Exit status: 0 no faults, 1 faults found, 2 error.
     """
-    from floodmark.producers.cli.settings import judged_values, kafka_settings, registry_of
+    from floodmark.producers.cli.settings import judged_values, kafka_settings
     from floodmark.producers.readers.check import checker_of, findings
     from rich.console import Console
 
-    values = judged_values(json_field, unit, schema, event_time, registry_of(registry, config))
+    values = judged_values(json_field, unit, schema, event_time, registry, config)
     settings = kafka_settings(bootstrap_servers, config)
     console = Console(stderr=True)
     groups: dict[tuple[Any, ...], list[Finding]] = {}  # the first and the last of each
@@ -180,7 +180,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     ] = False,
     dropped_to: Annotated[
         str | None,
-        _late("Copy dropped events to this existing topic, so that you can inspect them; default: only count them."),
+        _late("Copy dropped events to this existing topic, which has no marks; default: only count them."),
     ] = None,
     source: Annotated[str, _output("Source id in the output topic; default: inject-<from>.")] = "",
     interval: Annotated[float, _output("Seconds between transactions, and between marks.", **_SECONDS)] = 1,
@@ -203,9 +203,14 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
             "--end",
         ),
     ] = False,
-    until_end: Annotated[bool, _running("Stop at the current end of the input.", "--until-end")] = False,
+    until_end: Annotated[
+        bool, _running("Stop at the current end of the input, or at an open transaction before it.", "--until-end")
+    ] = False,
     dry_run: Annotated[bool, _running("Show decisions on up to 1,000 records; write nothing.", "--dry-run")] = False,
-    group: Annotated[str | None, _running("Share the partitions with other processes of this consumer group.")] = None,
+    group: Annotated[
+        str | None,
+        _running("Share the partitions with other processes of this consumer group; give all the same options."),
+    ] = None,
     align: Annotated[
         float | None,
         _running("Pause a partition that is more than this many seconds ahead of the slowest one.", **_SECONDS),
@@ -250,9 +255,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     injection = Injection(
         source_topic,
         target_topic,
-        options.input_format(
-            changefeed, json_field, unit, schema, event_time, options.registry_of(registry, config), log_time=log_time
-        ),
+        options.input_format(changefeed, json_field, unit, schema, event_time, registry, config, log_time=log_time),
         TimePolicy(
             early=None if early is None or early == -1 else options.seconds(early, "--early"),
             on_late=on_late,  # type: ignore[arg-type]  # the policy says what it knows

@@ -99,7 +99,8 @@ def input_format(  # options of a command
     unit: str | None,
     schema: Path | None,
     event_time: str | None,
-    registry: Registry | None,
+    registry: str | None,
+    config: Path | None,
     *,
     log_time: bool,
 ) -> formats.InputFormat:
@@ -117,6 +118,8 @@ def input_format(  # options of a command
         options = "--json-field, --event-time with --schema or --registry, --log-time and --changefeed"
         other = f"; --schema does not go with {given[0]}" if given else ""
         raise UsageError(reason=f"inject needs one of {options}{other}")
+    if registry is not None and (event_time is None or schema is not None):
+        raise UsageError(reason="--registry describes the values of --event-time: pass these two, and no --schema")
     if unit is not None and json_field is None and event_time is None:
         raise UsageError(reason="--unit is the unit of a field: of --json-field, or of --event-time")
     if changefeed is not None:
@@ -128,23 +131,34 @@ def input_format(  # options of a command
         return formats.JsonField(json_field, unit or "ms")  # type: ignore[arg-type]  # it checks the unit
     if event_time is None:
         return formats.LogTime()
+    return _described_field(event_time, unit, schema, registry_of(registry, config))
+
+
+def _described_field(
+    event_time: str, unit: str | None, schema: Path | None, registry: Registry | None
+) -> formats.InputFormat:
     if schema is not None:
-        return formats.AvroField(text_file(schema), event_time, unit)  # type: ignore[arg-type]  # the same
+        return formats.AvroField(text_file(schema), event_time, unit)  # type: ignore[arg-type]  # it checks the unit
     if registry is None:
         raise UsageError(reason="--event-time is a field of what --schema or --registry describes: name one of them")
     return formats.FramedField(FramedValues(registry).decode, event_time, unit or "ms")  # type: ignore[arg-type]  # the same
 
 
 def judged_values(
-    json_field: str | None, unit: str | None, schema: Path | None, event_time: str | None, registry: Registry | None
+    json_field: str | None,
+    unit: str | None,
+    schema: Path | None,
+    event_time: str | None,
+    registry: str | None,
+    config: Path | None,
 ) -> formats.InputFormat | None:
     """Return the input format of ``check`` or ``trigger``; ``None``: options name none; UsageError: only a part."""
-    if json_field is None and schema is None and event_time is None and unit is None:
+    if {json_field, unit, schema, event_time, registry} == {None}:
         return None
     if (event_time is None) == (json_field is None) or (event_time is None and schema is not None):
         options = "--event-time with --schema or --registry, or --json-field"
         raise UsageError(reason=f"to read event times, pass {options}; else pass none of them, and no --unit")
-    return input_format(None, json_field, unit, schema, event_time, registry, log_time=False)
+    return input_format(None, json_field, unit, schema, event_time, registry, config, log_time=False)
 
 
 def substreams(substream_by: str | None) -> formats.SubstreamKey | None:

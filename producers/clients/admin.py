@@ -3,7 +3,7 @@
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -23,7 +23,7 @@ from confluent_kafka.cimpl import NewTopic
 from floodmark.producers.clients.clock import Deadline
 from floodmark.producers.clients.consumers import EXISTING_TOPICS, reading_consumer
 from floodmark.schemas.classify import Partition
-from floodmark.schemas.completeness.position import TopicIds
+from floodmark.schemas.completeness.position import TopicIds, TopicUser
 from floodmark.schemas.errors import (
     BrokerUnavailableError,
     MissingRightError,
@@ -143,7 +143,7 @@ def answering(
             if error.args[0].code() in _UNAUTHORIZED:
                 kind, reason = MissingRightError, f"{reason.removesuffix('.')}."
             elif error.args[0].code() < 0:  # of the client: no broker has answered
-                reason = f"{reason}. Check the address, security.protocol, user and password"
+                reason = f"{reason}. Check whether it runs, the address, security.protocol, user and password"
             raise kind(bootstrap_servers=place, seconds=seconds, reason=reason) from error
 
 
@@ -283,6 +283,15 @@ def end_offsets(
     return {number: end for (_, number), (_, end) in offset_bounds(config, topic, isolation).items()}
 
 
+def open_transactions(
+    config: Config, topic: str, partitions: Iterable[int], written: Mapping[int, int] | None = None
+) -> dict[int, int]:
+    """Return where open transactions begin, in some partitions; ``written``: only before these offsets."""
+    written = written or end_offsets(config, topic, IsolationLevel.READ_UNCOMMITTED)
+    ends = end_offsets(config, topic)  # asked later: a transaction that has ended since then hides nothing
+    return {number: ends[number] for number in partitions if ends[number] < written.get(number, 0)}
+
+
 def await_transactions(config: Config, topic: str, reader: str, partitions: Collection[int] | None = None) -> None:
     """Wait until the transactions that are open now have ended, in some partitions (default: all).
 
@@ -295,18 +304,18 @@ def await_transactions(config: Config, topic: str, reader: str, partitions: Coll
     written = end_offsets(config, topic, IsolationLevel.READ_UNCOMMITTED)
     deadline, quiet, told = Deadline(LONGEST_TRANSACTION), Deadline(1), False
     while True:
-        ends = end_offsets(config, topic)
-        behind = [n for n in (written if partitions is None else partitions) if ends[n] < written[n]]
+        behind = open_transactions(config, topic, written if partitions is None else partitions, written)
         if not behind:
             return
+        partition, offset = next(iter(behind.items()))
         if deadline.passed:
-            raise OpenTransactionError(reader=reader, topic=topic, partition=behind[0], offset=ends[behind[0]])
+            raise OpenTransactionError(reader=reader, topic=topic, partition=partition, offset=offset)
         if quiet.passed and not told:
             told = True
             _log.warning(
                 "%s waits until another writer ends its transaction in partition %d of topic %r, for %d minutes at "
                 "most: it hides the records from offset %d on, maybe also the last ones of this writer",
-                *(reader, behind[0], topic, LONGEST_TRANSACTION // 60, ends[behind[0]]),
+                *(reader, partition, topic, LONGEST_TRANSACTION // 60, offset),
             )
         time.sleep(1.0 if told else 0.05)
 
@@ -379,12 +388,12 @@ def first_since(config: Config, bounds: Mapping[Partition, tuple[int, int]], tim
 class TopicWatch:
     """Compares the ids of topics with their ids when they were first read; `RecreatedTopicError` if one differs."""
 
-    def __init__(self, config: Config, topics: Collection[str], ids: TopicIds, reader: str) -> None:
+    def __init__(self, config: Config, topics: Collection[str], ids: TopicIds, user: TopicUser) -> None:
         self.client: Final = admin_client(shared(config))
         self._servers = config.get("bootstrap.servers")
         self._topics = topics
         self._ids = ids
-        self._reader = reader
+        self._user = user
         self._missed = False
         self.require_same()
 
@@ -397,7 +406,7 @@ class TopicWatch:
         try:
             found = described(self.client, self._topics, self._servers, timeout=1.0)
         except (BrokerUnavailableError, TimeoutError) as error:
-            _log.info("%s cannot check whether its topics were created again: %s", self._reader, error)
+            _log.info("%s cannot check whether its topics were created again: %s", self._user.name, error)
         except UnknownTopicError:
             if self._missed:
                 raise
@@ -409,4 +418,5 @@ class TopicWatch:
         return {}
 
     def _compare(self, found: Mapping[str, tuple[str | None, int]]) -> None:
-        self._ids.compare({topic: id_ for topic, (id_, _) in found.items() if id_ is not None}, self._reader)
+        ids = {topic: id_ for topic, (id_, _) in found.items() if id_ is not None}
+        self._ids.compare(ids, self._user)

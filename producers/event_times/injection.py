@@ -36,7 +36,7 @@ class Injection:
         policy: the time policy; not for formats with watermarks of their own.
         substream_by: which events have a watermark of their own, for example `substream_key`; default: each partition.
         drop_late: with a format that has watermarks: drop records below them, which are repeated ones.
-        dropped_to: an existing topic to copy dropped records to; default: they are only counted.
+        dropped_to: an existing topic without marks to copy dropped records to; default: they are only counted.
         source: the injector's id as a source of the target topic; default: from the name of ``source_topic``.
         membership: how many sources write to the target topic: a number, or a `Membership` after a change.
         interval: time between transactions, and so between marks.
@@ -79,6 +79,10 @@ class Injection:
         if len(self.source.encode(errors="surrogatepass")) > _MAX_SOURCE_BYTES:
             reason = f"source id {self.source!r} is longer than {_MAX_SOURCE_BYTES} bytes; give a shorter one"
             raise UsageError(reason=reason)
+
+    def policy_fit(self) -> PolicyFit:
+        """Return empty statistics of the decisions of its policy."""
+        return PolicyFit(self.policy, substreams=self.substream_by is not None)
 
     def input_partition(self, fit: PolicyFit | None = None) -> InputPartition:
         """Return the state of an empty input partition; ``fit`` gets the decisions of its policy."""

@@ -1,6 +1,7 @@
 """Check that a time policy fits the events of a topic: most should keep their event times.  Pure."""
 
 from collections import Counter
+from datetime import timedelta
 from math import ceil
 from typing import Final
 
@@ -15,8 +16,11 @@ _TEN_YEARS: Final = 10 * 365 * 86_400_000
 class PolicyFit:
     """Statistics of a policy's decisions, and advice for a better policy."""
 
-    def __init__(self, policy: TimePolicy) -> None:
-        self._policy = policy
+    def __init__(self, policy: TimePolicy, *, substreams: bool = False) -> None:
+        self._late = milliseconds(policy.late)
+        default = timedelta(0) if substreams else policy.late
+        self._order = milliseconds(default if policy.out_of_order is None else policy.out_of_order)
+        self._orders_apart = policy.out_of_order is not None or substreams  # from ``late``
         self.first: int | None = None  # the first event time, epoch milliseconds
         self._plausible = False
         self._delays: list[int] = []
@@ -89,13 +93,15 @@ class PolicyFit:
         if 2 * self._outcomes[Outcome.EARLY_DROPPED] > lost:
             advice = f"--early {ceil(-least / 1000)} keeps 99 % of these events, --early -1 all"
             return f"{told} In the median, they arrive {-median / 1000:,.1f} s before their event time. {advice}"
-        tolerance = self._policy.out_of_order
-        if tolerance is not None and most <= milliseconds(min(tolerance, self._policy.late)):
-            past = "An earlier start with other options, or an event ahead of its arrival, moved the watermark too far"
-            return f"{told} {past}. After such a start, add --reset"
-        if most <= milliseconds(self._policy.late):
+        if most <= min(self._order, self._late):
+            ahead = -delays[0] / 1000
+            past = "an earlier start with other options, or an event ahead of its arrival"
+            past = f"{past} (here up to {ahead:,.1f} s: pass a smaller --early)" if ahead > 0 else past
+            return f"{told} The watermark was moved too far by {past}. To start over, add --reset"
+        if most <= self._late:
             return f"{late} A larger --out-of-order keeps the times of more events"
-        return f"{late} --late {ceil(most / 1000)} keeps the times of 99 %"
+        also = f" --out-of-order {ceil(most / 1000)}" if self._orders_apart and most > self._order else ""
+        return f"{late} --late {ceil(most / 1000)}{also} keeps the times of 99 %"
 
     def pop_advice(self) -> str | None:
         """Return the advice for the user, once; ``None``: no advice."""

@@ -18,7 +18,6 @@ from floodmark.producers.clients.transaction import Transaction
 from floodmark.producers.event_times.formats import LogTime
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection, InjectorState
 from floodmark.producers.event_times.input_partition import Routing
-from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.injector.partitions import Decisions, InjectedPartition, InjectedPartitions, measured
 from floodmark.producers.injector.preview import Preview, look_ahead, require_input
 from floodmark.producers.injector.sanitizer import Sanitizer
@@ -26,6 +25,7 @@ from floodmark.producers.injector.topics import (
     InputTopic,
     require_marked,
     require_states,
+    require_unmarked_drops,
     require_unmarked_input,
     reset_target,
     sizes_of,
@@ -68,7 +68,7 @@ class Injector(Closing):
         UnknownTopicError, BrokerUnavailableError, FencedError, OpenTransactionError: if it cannot start.
         InjectorError: if the target topic has fewer partitions than the input, replaces timestamps that are event
             times, has lost the injector's state, cannot be reset, has marks of sources that do not count this one, or
-            records without any mark; if the input has marks.
+            records without any mark; if the input has marks, or the topic for dropped records.
         CorruptSnapshotError: if the target has a state that cannot be read.
         RecreatedTopicError: if the input or the target was deleted and created again since it was used.
     """
@@ -93,10 +93,12 @@ class Injector(Closing):
             require_topic(alignment, name)
         self._config, self._clock = dict(config), clock
         given, partitions = sizes_of(self._config, injection, equal=partition is not None)
+        require_unmarked_drops(self._config, injection)
         writer = injection.source if partition is None else f"{injection.source}-{partition}"
         self._partition = partition
-        output = {**_OUTPUT, **config}
-        self._out = Transaction(output, writer, injection.target_topic, kind="injector", refused=self._refusal)
+        self._out = Transaction(
+            {**_OUTPUT, **config}, writer, injection.target_topic, kind="injector", refused=self._refusal
+        )
         admin.await_transactions(config, injection.target_topic, name, None if partition is None else [partition])
         self._sanitizer = Sanitizer(injection, admin.timestamp_tolerances(config, injection.target_topic), self.counts)
         if isinstance(injection.fmt, LogTime) and admin.overwrites_timestamps(config, injection.target_topic):
@@ -144,7 +146,7 @@ class Injector(Closing):
         """Return an empty preview for the first records of this run; ``None``: they need not be judged."""
         if self._partitions.format_confirmed or self.injection.allow_unreadable:
             return None
-        fit = PolicyFit(self.injection.policy)
+        fit = self.injection.policy_fit()
         return Preview(self.injection, {n: self.injection.input_partition(fit) for n in self._partitions.used}, fit)
 
     def _check_marks(self, membership: Membership, name: str, *, resumes: bool) -> None:
@@ -201,7 +203,8 @@ class Injector(Closing):
     ) -> None:
         """Copy records until ``stop``, called between the steps, returns true; then commit.
 
-        With ``until_end``, it stops at the end that the input has now.  ``progress`` is called after each transaction.
+        With ``until_end``, it stops at the end that the input has now, and warns of an open transaction before it.
+        ``progress`` is called after each transaction.
 
         Raises:
             InjectorError: if it cannot continue; with ``until_end`` also if no record of the input has an event time.
@@ -220,6 +223,16 @@ class Injector(Closing):
         self._warn_of_misfit()
         if not (unread or self.injection.allow_unreadable):
             self._partitions.require_time(self.first_trouble)
+        if ends and (hidden := self._hidden()) is not None:
+            _log.warning("injector %s: %s: they are not copied until it has ended", self.injection.source, hidden)
+
+    def _hidden(self) -> str | None:
+        """Tell of the first partition of the input with an open transaction; ``None``: none has one."""
+        topic = self.injection.source_topic
+        behind = admin.open_transactions(self._config, topic, self._partitions.used)
+        return next(
+            (f"an open transaction hides the records from {Place(topic, *at)} on" for at in behind.items()), None
+        )
 
     def step(self, progress: Callable[["Injector"], None] | None = None, timeout: float = 0.1) -> None:
         """Copy new records, after at most ``timeout`` seconds, and commit when due.
@@ -357,8 +370,11 @@ class Injector(Closing):
         self.counts["marks"] += 1
 
     def end(self) -> None:
-        """Mark every partition as ended, for an input that is complete."""
+        """Mark every partition as ended, for an input that is complete; InjectorError: a transaction is open there."""
         self.commit()
+        if (hidden := self._hidden()) is not None:
+            advice = "the source was not ended. Start again when the transaction has ended"
+            raise InjectorError(source=self.injection.source, reason=hidden, advice=advice)
         self._out.begin()
         for number, partition in self._partitions.items():
             self._mark(number, partition, Status.ENDED)

@@ -8,10 +8,9 @@ from typing import Final
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.event_times.injection import Injection, InjectorState
 from floodmark.producers.event_times.input_partition import MISSING_EVENT_TIME, InputPartition, Routed
-from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.event_times.time_policy import Outcome
 from floodmark.producers.readers.alignment import AlignmentReader
-from floodmark.schemas.completeness.position import TopicIds
+from floodmark.schemas.completeness.position import TopicIds, TopicUser
 from floodmark.schemas.errors import InjectorError
 from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.records import Held, Holder
@@ -132,10 +131,10 @@ class InjectedPartitions:
         self.began_with = min((state.began_with for state in states.values()), default=given)
         """How many partitions the input had when the injection began; it reads all records of later ones."""
         self.read_format: str | None = None  # the format with which an earlier instance has read an event time
-        self.fit = PolicyFit(injection.policy)
+        self.fit = injection.policy_fit()
         self.ids = TopicIds()
         for state in states.values():  # also of partitions of other members of a group
-            self.ids.compare(state.ids(injection), f"injector {injection.source!r}")
+            self.ids.compare(state.ids(injection), TopicUser.injector(injection.source))
         self._injection, self._clock, self._decisions = injection, clock, decisions
         self._all: dict[int, InjectedPartition] = {}
         for number, begin in begins.items():

@@ -26,7 +26,7 @@ from floodmark.producers.injector.partitions import OVERTAKEN
 from floodmark.producers.other_runs import last_marks
 from floodmark.producers.readers.replay import last_matching, read_until_end
 from floodmark.schemas.classify import Classified, Data, Unreadable, mark_header
-from floodmark.schemas.completeness.position import TopicIds
+from floodmark.schemas.completeness.position import TopicIds, TopicUser
 from floodmark.schemas.errors import CorruptSnapshotError, InjectorError, RecreatedTopicError
 
 _log = logging.getLogger(__name__)
@@ -55,6 +55,15 @@ def require_unmarked_input(config: Config, injection: Injection) -> None:
         raise InjectorError(source=injection.source, reason=reason, advice=f"nothing was written. {advice}")
 
 
+def require_unmarked_drops(config: Config, injection: Injection) -> None:
+    """Raise InjectorError if the topic for dropped records has marks: these records would be surplus there."""
+    topic = injection.dropped_to
+    if topic is not None and (sources := ", ".join(map(repr, last_marks(config, topic, Clock().wall())))):
+        reason = f"the topic {topic!r} for dropped records has marks, of {sources}"
+        advice = "nothing was written. Use another topic (--dropped-to)"
+        raise InjectorError(source=injection.source, reason=reason, advice=advice)
+
+
 def require_marked(config: Config, injection: Injection) -> None:
     """Raise InjectorError if the target has records, and no marks among the last 10,000 of each partition."""
     topic = injection.target_topic
@@ -70,7 +79,7 @@ def require_marked(config: Config, injection: Injection) -> None:
 def watch_topics(config: Config, injection: Injection, topics: Collection[str], ids: TopicIds) -> TopicWatch:
     """Watch the ids of topics; InjectorError if the target holds records of another input."""
     try:
-        return TopicWatch(config, topics, ids, f"injector {injection.source!r}")
+        return TopicWatch(config, topics, ids, TopicUser.injector(injection.source))
     except RecreatedTopicError as error:
         found = described(admin_client(config), existing_topics(config), config.get("bootstrap.servers"))
         for other, (topic_id, _) in found.items():

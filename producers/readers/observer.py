@@ -19,13 +19,15 @@ from floodmark.producers.clients.consumers import (
     reading_consumer,
 )
 from floodmark.schemas.classify import Classified, Partition
-from floodmark.schemas.completeness.position import TopicIds, topic_names
+from floodmark.schemas.completeness.position import TopicIds, TopicUser, topic_names
 from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError
 from floodmark.schemas.tracker import UNMARKED, MarkRouter, Tracker
 
 _log = logging.getLogger(__name__)
 _REFRESH: Final = 5_000  # milliseconds between two checks for new partitions
 _SOON: Final = 500  # the same, while a mark names more partitions than are read
+
+_CONSUMER: Final = TopicUser("the consumer", "Start it without a position")
 
 
 class Observer(Closing):
@@ -54,6 +56,7 @@ class Observer(Closing):
         offsets: Mapping[Partition, int] | None = None,
         applied: Mapping[Partition, int] | None = None,
         ids: TopicIds | None = None,
+        user: TopicUser = _CONSUMER,
         clock: Clock = Clock(),
     ) -> None:
         self.trackers: Final = trackers or {topic: Tracker({topic}) for topic in topic_names(topics)}
@@ -71,7 +74,7 @@ class Observer(Closing):
         self._unread: set[Partition] = set()  # those that begin with what is left, of which nothing was read yet
         self._unmarked = set(topics) if trackers else set()  # topics to warn of, if they have no marks
         sizes = {topic: partition_count(self._consumer, topic, self._servers) for topic in topics}
-        self._watch = TopicWatch(config, topics, TopicIds() if ids is None else ids, "the consumer")
+        self._watch = TopicWatch(config, topics, TopicIds() if ids is None else ids, user)
         for topic, count in sizes.items():
             self._assign(topic, count)
         self._refreshed = self._clock.steady()

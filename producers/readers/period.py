@@ -18,7 +18,7 @@ from floodmark.producers.clients.clock import Clock
 from floodmark.producers.readers.replay import read_until_end, retained_since
 from floodmark.schemas.classify import Classified, Data, Mark, Offsets, Place
 from floodmark.schemas.completeness.complete_rows import NO_EVENT_TIME, EventTimeOf, effective_time, unit_warning
-from floodmark.schemas.completeness.position import TopicIds
+from floodmark.schemas.completeness.position import TopicIds, TopicUser
 from floodmark.schemas.errors import IncompletePeriodError, RetentionError, UnreadableTopicError, UsageError
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import Status
@@ -80,7 +80,7 @@ def complete(
     if find_spec("pyarrow") is None:
         raise UsageError(reason="complete() returns a pyarrow.Table: pip install pyarrow")
     since = reading.start - duration_of(early, "early")
-    watch = TopicWatch(config, [topic], TopicIds(), "complete()")
+    watch = TopicWatch(config, [topic], TopicIds(), TopicUser("complete()", "Call it again"))
     if compacted_topics(config, [topic]):
         raise UsageError(reason=f"complete() cannot return all rows: {COMPACTED.format(topic)}")
     retained = retained_since(config, [topic], since)

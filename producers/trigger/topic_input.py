@@ -10,7 +10,7 @@ from floodmark.producers.event_times.formats import InputFormat
 from floodmark.producers.readers.observer import Observer
 from floodmark.producers.trigger.outlook import Row
 from floodmark.schemas.classify import Classified, Data, Offsets, Unreadable
-from floodmark.schemas.completeness.position import Position, ReaderState, resume
+from floodmark.schemas.completeness.position import Position, ReaderState, TopicUser, resume
 from floodmark.schemas.errors import (
     InvalidEventTimeError,
     UnreadableTopicError,
@@ -97,7 +97,8 @@ class TopicInput(Closing):
         trackers = dict.fromkeys(topics, self._tracker)
         self._until = None if stored is not None else self.end()
         """Up to here, at least one row must have a readable event time."""
-        self._observer = Observer(config, topics, trackers=trackers, offsets=resumed.begin, ids=self._ids)
+        user = TopicUser("the trigger", "Start it with a new --name")
+        self._observer = Observer(config, topics, trackers=trackers, offsets=resumed.begin, ids=self._ids, user=user)
 
     @property
     def watermark(self) -> int | None:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import NoneType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from floodmark.schemas.classify import Partition, Place
 from floodmark.schemas.counts import RecordCounts
@@ -17,23 +17,43 @@ from floodmark.schemas.stored_format import require_format, restoring
 from floodmark.schemas.tracker import Tracker
 
 
+class TopicUser(NamedTuple):
+    """Who has used a topic, and what to do if it is created again; for `RecreatedTopicError`."""
+
+    name: str
+    advice: str
+
+    @classmethod
+    def injector(cls, source: str) -> "TopicUser":
+        """Return that of an injector."""
+        again = "If it is the output, start the injector again: it copies its input from the beginning. If it is the "
+        advice = "input, use a new output topic (--to) or, without --group, --reset"
+        return cls(f"injector {source!r}", again + advice)
+
+    @classmethod
+    def job(cls, name: str) -> "TopicUser":
+        """Return that of a job."""
+        advice = "Start the job with a new checkpoint_location and an empty output (topic, table or store)"
+        return cls(f"job {name!r}", advice)
+
+
 class TopicIds(dict[str, str]):
     """The id of each topic when it was first read.  Stored offsets are only valid with it.
 
     Brokers before Kafka 2.8 give no ids; such a topic is missing here.
 
     >>> ids = TopicIds({"clicks": "Xq3"})
-    >>> ids.compare({"clicks": "Xq3", "views": "b7A"}, "the consumer")
+    >>> ids.compare({"clicks": "Xq3", "views": "b7A"}, TopicUser("the consumer", "Start it without a position"))
     >>> ids
     {'clicks': 'Xq3', 'views': 'b7A'}
     """
 
-    def compare(self, found: Mapping[str, str], reader: str) -> None:
+    def compare(self, found: Mapping[str, str], user: TopicUser) -> None:
         """Add new ids, or raise RecreatedTopicError if a topic has another id than before."""
         for topic, now in found.items():
             known = self.setdefault(topic, now)
             if known != now:
-                raise RecreatedTopicError(reader=reader, topic=topic, known=known, found=now)
+                raise RecreatedTopicError(reader=user.name, topic=topic, known=known, found=now, advice=user.advice)
 
 
 FORMAT: Final = 1

@@ -144,7 +144,7 @@ class ReplacedCheckpointError(SnapshotError):
     template = (
         "job {job!r} has written to {output} from another checkpoint_location, or a newer copy of this one, since "
         "batch {batch_id} of this one. Results would be written twice, or be missing. Start it with the newer "
-        "checkpoint_location, or use a new checkpoint_location and {new_output}."
+        'checkpoint_location. If that is lost, use a new one with Start(published="continue") or with {new_output}.'
     )
     job: str
     output: str
@@ -183,15 +183,13 @@ class RecreatedTopicError(SnapshotError):
 
     template = (
         "topic {topic!r} was deleted and created again: {reader} has used the topic with id {known}, and now its id is "
-        "{found}. What it has stored does not apply to the new topic. Start a consumer without a position, a job with "
-        "a new checkpoint_location and an empty output (topic, table or store), a trigger with a new name. "
-        "An injector that writes the topic copies its input from the beginning; start one that reads it with a new "
-        "target topic or, without --group, with --reset."
+        "{found}. What it has stored does not apply to the new topic. {advice}."
     )
     reader: str
     topic: str
     known: str
     found: str
+    advice: str
 
 
 class UnmarkedTableError(SnapshotError):

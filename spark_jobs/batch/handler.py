@@ -47,6 +47,7 @@ from weakref import WeakValueDictionary, ref
 
 from floodmark.producers.clients.admin import Config, TopicWatch, warn_of_compaction
 from floodmark.schemas.classify import Offsets
+from floodmark.schemas.completeness.position import TopicUser
 from floodmark.schemas.errors import FloodmarkError, LookaheadError, RecreatedTopicError, UnknownTopicError
 from floodmark.schemas.timestamps import END_OF_TIME, is_late
 from floodmark.spark_jobs.batch.handler_settings import Settings
@@ -133,7 +134,7 @@ class BatchHandler:
                 topic for spec in self.specs for topic in warn_of_compaction(spec.connection.config(), spec.topics)
             }
             self._watches = [
-                TopicWatch(config, topics, progress.topic_ids, f"job {job!r}") for config, topics in self._topics()
+                TopicWatch(config, topics, progress.topic_ids, TopicUser.job(job)) for config, topics in self._topics()
             ]
             self.sink.open()
             self.counts_at_start, self.processing_time_watermark = progress.counts, progress.processing_time

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from difflib import SequenceMatcher
+from itertools import zip_longest
 from typing import Final
 
 import pyspark
@@ -34,10 +35,14 @@ _BINS: Final = re.compile(r"\[(?:\{[0-9.E]+, [0-9.E]+\}(?:, (?!\])|(?=\])))*\]")
 """Pairs of a bin and its count: ``[{1048576, 3.0}, {1048577, 1.2E7}]``."""
 _NUMBER: Final = re.compile(r"[0-9.E]+")
 _SHOWN: Final = 100
+_NOTHING: Final = "nothing in its place"
 _SUGGESTION: Final = re.compile(r" Did you mean one of the following\? \[.*?\]\.")
 _TOKEN: Final = re.compile(r"[^\s(),]+|[\s(),]")
 _ITEM: Final = re.compile(r"[\s,]*[\[\],][\s,]*")  # what separates the items of a line
 _WINDOW: Final = "precisetimestampconversion"  # Spark's function in windows, whose widths are microseconds
+_WINDOWS: Final = "a window of "  # begins the line of `meaning` with the windows of an aggregate
+_GAP: Final = re.compile(r"cast\(([^()]+) as interval\)")
+_GLOBAL_SESSION: Final = re.compile(r"~?Aggregate \[session_window#\d+\],")
 
 _LONGEST: Final = 500
 _TRACEBACK: Final = "Traceback (most recent call last):"
@@ -93,11 +98,21 @@ def _whole(node: Operator, depth: int) -> Iterator[str]:
     elif node.kind == "EventTimeWatermark":
         yield f"{margin}read {node.columns}"
     else:
+        if node.windows is not None:
+            width, slide, start = (
+                timedelta(microseconds=part) for part in (node.windows.width, node.windows.slide, node.windows.start)
+            )
+            yield f"{margin}{_WINDOWS}{width}" + f" every {slide}" * (slide != width) + f" from {start}" * bool(start)
         if node.kind not in _SILENT:
             depth += 1
             yield margin + " ".join(node.text.split()).lstrip(_STREAMING)
         for child in node.children:
             yield from _whole(child, depth)
+
+
+def is_global_session(node: Operator) -> bool:
+    """Tell whether an aggregate has sessions and no other key, which Spark refuses only when the query runs."""
+    return node.keeps_state and _GLOBAL_SESSION.match(node.text) is not None
 
 
 def unused_event_times(plan: Operator, reason: str) -> list[str]:
@@ -153,8 +168,12 @@ def _without_chance(line: str) -> str:
 
 
 def change(stored: Sequence[str], found: Sequence[str]) -> tuple[str, str]:
-    """Return a difference of two queries, as lines of `meaning`: the widths of a window if they differ, else the first.
+    """Return a difference of two queries, as lines of `meaning`: of their windows if these differ, else the first.
 
+    >>> change(["a window of 0:01:00", "Aggregate [k#1]"], ["a window of 0:01:00 every 0:00:30", "Aggregate [k#1], x"])
+    ('a window of 0:01:00', 'a window of 0:01:00 every 0:00:30')
+    >>> change(["Project [at + cast(8 seconds as interval)]"], ["Project [at + cast(9 minutes as interval)]"])
+    ('a session gap of 8 seconds', 'a session gap of 9 minutes')
     >>> change(["Aggregate [k#1], [k#1, sum(v#3) AS total#4]", "Project [precisetimestampconversion(at#2 % 60000000)]"],
     ...        ["Aggregate [k#1], [k#1, count(1) AS n#3]", "Project [precisetimestampconversion(at#4 % 3600000000)]"])
     ('a window of 0:01:00', 'a window of 1:00:00')
@@ -166,6 +185,10 @@ def change(stored: Sequence[str], found: Sequence[str]) -> tuple[str, str]:
     ('Join (a#1 = b#2)', 'Join (a#1 = b#3)')
     """
     old, new = ([line.strip() for line in lines] for lines in (stored, found))
+    for windows in (_fixed_windows, _sessions):
+        pairs = zip_longest(windows(old), windows(new), fillvalue=_NOTHING)
+        if (changed := next((pair for pair in pairs if pair[0] != pair[1]), None)) is not None:
+            return changed
     places = [place for place in SequenceMatcher(None, old, new, autojunk=False).get_opcodes() if place[0] != "equal"]
     for _, first, last, begin, end in places:
         for before, after in zip(old[first:last], new[begin:end], strict=False):
@@ -181,15 +204,28 @@ def change(stored: Sequence[str], found: Sequence[str]) -> tuple[str, str]:
 def _from_first_difference(before: list[str], after: list[str]) -> tuple[str, str]:
     while before and after and before[0] == after[0]:
         before, after = before[1:], after[1:]
-    first, second = (", ".join(filter(None, items))[:_SHOWN] or "nothing in its place" for items in (before, after))
+    first, second = (", ".join(filter(None, items))[:_SHOWN] or _NOTHING for items in (before, after))
     return first, second
+
+
+def _fixed_windows(lines: Sequence[str]) -> list[str]:
+    return [line for line in lines if line.startswith(_WINDOWS)]
+
+
+def _sessions(lines: Sequence[str]) -> list[str]:
+    return [f"a session gap of {gap}" for line in lines for gap in _GAP.findall(line)]
 
 
 def _widths(before: str, after: str) -> tuple[str, str] | None:
     """Return the widths of the windows in two lines; ``None``: they have none, or do not differ first in these."""
-    pairs = zip(*(_TOKEN.findall(_ID.sub("", line)) for line in (before, after)), strict=False)
-    one, other = next((pair for pair in pairs if pair[0] != pair[1]), ("", ""))
-    if _WINDOW not in before or not (one.isdigit() and other.isdigit()):
+    found, sign = zip(*(_TOKEN.findall(_ID.sub("", line)) for line in (before, after)), strict=False), ""
+    for one, other in found:
+        if one != other:
+            break
+        sign = one if one.strip() else sign
+    else:
+        return None
+    if _WINDOW not in before or sign not in {"%", "+"} or not (one.isdigit() and other.isdigit()):
         return None
     first, second = (f"a window of {timedelta(microseconds=int(width))}" for width in (one, other))
     return first, second

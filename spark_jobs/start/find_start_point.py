@@ -8,6 +8,7 @@ from functools import partial
 from floodmark.producers.clients.admin import TopicWatch
 from floodmark.producers.readers.replay import RetainedOffsets, retained_since
 from floodmark.schemas.classify import Partition
+from floodmark.schemas.completeness.position import TopicUser
 from floodmark.schemas.errors import ContinueError, RetentionError, UsageError
 from floodmark.schemas.timestamps import milliseconds, to_datetime
 from floodmark.spark_jobs.progress.watermarks import WindowsClose, from_spark_watermark
@@ -81,7 +82,7 @@ def start_after_published(
         reason = "it has ended there" if last.ended else "its marks do not have the offsets that it had read"
         raise refused(reason=reason)
     for spec in needs.specs:
-        TopicWatch(spec.connection.config(), spec.topics, published.ids, f"job {needs.job!r}")
+        TopicWatch(spec.connection.config(), spec.topics, published.ids, TopicUser.job(needs.job))
     read, topics = published.read, {name for name, _ in published.read}
     ran = from_spark_watermark(published.ran, windows_close)
     since = 0 if ran is None or not needs.stateful else needs.since(ran)

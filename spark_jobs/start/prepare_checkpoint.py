@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from floodmark.producers.clients.clock import Clock
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.timestamps import END_OF_TIME, is_late
@@ -57,6 +58,9 @@ def prepare_checkpoint(
     topics = ProgressFromTopics(spark, specs, start_point)
     topics.read_to(start_point.begins)
     _require_below(start_point, topics.progress.watermark)
+    if start_point.output_at is not None and start_point.output_at > Clock().wall():
+        about = "output_at is in the future, and it writes no result before"
+        _log.warning("job %s: %s: %s", job, about, iso(start_point.output_at))
     store(checkpoint.files, start_point)
     steps = list(start_point.steps()) if topics.has_records else []
     committed = checkpoint.last_committed
@@ -66,8 +70,9 @@ def prepare_checkpoint(
         checkpoint.begin_at(start_point.begins)
     for number, (end, watermark) in enumerate(steps):
         if committed is None or committed < number:
-            done = f"batch {number + 1} of {len(steps)}"
-            _log.warning("job %s reads %d records again to restore its state: %s", job, start_point.records, done)
+            if start_point.records:
+                done = f"batch {number + 1} of {len(steps)}"
+                _log.warning("job %s reads %d records again to restore its state: %s", job, start_point.records, done)
             checkpoint.plan(number, end, watermark)
             _run(query, number, specs, topics.progress, checkpoint)
         topics.read_to(end)

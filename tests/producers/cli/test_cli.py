@@ -132,6 +132,7 @@ def test_the_shell_completes_commands_and_options(words, position, expected):
         (["--schema", "x.avsc", "--log-time"], "--schema does not go with --log-time"),
         (["--changefeed", "debezium"], "expected one of cockroachdb"),
         (["--log-time", "--unit", "s"], "--unit is the unit of a field"),
+        (["--json-field", "at", "--registry", "http://localhost:1"], "--registry describes the values of --event-time"),
         (["--json-field", "at", "--unit", "h"], "expected one of s, ms"),
         (["--json-field", "at", "--late", "-3"], "the late tolerance is -3 s, expected 0 or more"),
         (["--json-field", "at", "--end"], "--end needs --until-end"),

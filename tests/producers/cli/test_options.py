@@ -102,7 +102,7 @@ def test_all_that_the_help_offers_is_taken():
     for action in get_args(Action):
         assert TimePolicy(on_late=action, on_out_of_order=action)
     for feed in CHANGEFEEDS:
-        assert input_format(feed, None, None, None, None, None, log_time=False).promises
+        assert input_format(feed, None, None, None, None, None, None, log_time=False).promises
 
 
 @pytest.mark.parametrize("bad", ["no equals sign", "="])

@@ -26,14 +26,21 @@ def run(policy, delays):
     return state.counts[Outcome.ON_TIME], fit.pop_advice()
 
 
-@given(st.lists(st.integers(0, 100_000), min_size=1, max_size=999), st.sampled_from(["adjust", "drop"]))
-def test_advice_is_given_where_most_lose_their_times_and_keeps_those_of_99_percent(delays, action):
-    kept, advice = run(TimePolicy(on_late=action), delays)
+@given(
+    st.lists(st.integers(0, 100_000), min_size=1, max_size=999),
+    st.sampled_from(["adjust", "drop"]),
+    st.sampled_from([None, 5 * SECOND, 60 * SECOND]),
+)
+def test_advice_is_given_where_most_lose_their_times_and_keeps_those_of_99_percent(delays, action, tolerance):
+    kept, advice = run(TimePolicy(on_late=action, out_of_order=tolerance), delays)
     assert (advice is not None) == (2 * kept < len(delays))
     if advice is not None:
         assert f"{len(delays) - kept:,} of {len(delays):,} events" in advice
         late = timedelta(seconds=int(re.search(r"--late (\d+) ", advice)[1]))
-        assert run(TimePolicy(late=late, on_late=action), delays)[0] >= 0.99 * len(delays)
+        if order := re.search(r"--out-of-order (\d+) ", advice):
+            tolerance = timedelta(seconds=int(order[1]))
+        advised = TimePolicy(late=late, out_of_order=tolerance, on_late=action)
+        assert run(advised, delays)[0] >= 0.99 * len(delays)
 
 
 @pytest.mark.parametrize(
@@ -48,9 +55,16 @@ def test_advice_is_given_where_most_lose_their_times_and_keeps_those_of_99_perce
         (
             TimePolicy(out_of_order=SECOND),
             [-200_000] + [0] * 9,
-            "An earlier start with other options, or an event ahead of its arrival, moved the watermark too far.",
+            "moved too far by an earlier start with other options, or an event ahead of its arrival (here up to 200",
         ),
         (TimePolicy(), [NOW - NOW // 10**6] * 5, "distance to the arrival is 56 years. Check --json-field or"),
+        (TimePolicy(late=SECOND, out_of_order=5 * SECOND), [20_000] * 9, "--late 20 --out-of-order 20 keeps"),
+        (TimePolicy(late=SECOND, out_of_order=60 * SECOND), [20_000] * 9, "--late 20 keeps"),
+        (
+            TimePolicy(early=None),
+            [1_000] * 9 + [-3_600_000] + [1_000] * 20,
+            "event ahead of its arrival (here up to 3,600.0 s: pass a smaller --early). To start over, add --reset",
+        ),
         (TimePolicy(early=None), [0, 4_000, 4_999], None),
     ],
 )

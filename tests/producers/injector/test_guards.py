@@ -10,6 +10,7 @@ import sys
 import time
 import zlib
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -315,6 +316,21 @@ def test_a_second_source_that_the_target_does_not_count_writes_nothing(kafka, to
     membership = Membership(version=2, size=2)
     run(kafka, Injection(other, marked, JsonField("at"), membership=membership))
     run(kafka, Injection(raw, marked, JsonField("at"), source="first", membership=membership))
+
+
+def test_dropped_records_do_not_go_to_a_topic_with_marks(kafka, topic):
+    raw, marked, other = topic(1), topic(1), topic(1)
+    write(kafka, raw, b'{"at": 1}', b'{"at": %d}' % NOW)
+    injection = Injection(raw, marked, JsonField("at"), TimePolicy(on_late="drop"))
+    with WatermarkedProducer(kafka.config, topic=other, source="shop", strategy=ascending()) as shop:
+        shop.produce(b"1", event_time=NOW)
+    before = end_offsets(kafka.config, other)
+    with Injector(injection, kafka.config) as running:
+        with pytest.raises(InjectorError, match=f"'{other}' for dropped records has marks, of 'shop'"):
+            run(kafka, replace(injection, dropped_to=other))
+        running.run(until_end=True)  # a refused start does not stop it
+    assert running.outcomes["late_dropped"] == 1
+    assert end_offsets(kafka.config, other) == before
 
 
 def test_a_dry_run_writes_nothing_and_disturbs_nobody(kafka, topic):

@@ -288,6 +288,31 @@ def test_until_end_stops_at_the_end_of_the_start_while_the_input_grows(kafka, to
     ]
 
 
+def test_until_end_stops_at_an_open_transaction_says_so_and_ends_no_source(kafka, topic, caplog):
+    raw, marked = topic(2), topic(2)
+    send(kafka, raw, (1, 1), (2, 2))
+    writer = Producer({**kafka.config, "transactional.id": raw})
+    writer.init_transactions(30)
+    writer.begin_transaction()
+    writer.produce(raw, b'{"at": 3}', partition=0, timestamp=3)
+    assert writer.flush(30) == 0
+    injection = Injection(raw, marked, JsonField("at"))
+    hides = f"an open transaction hides the records from {raw}/0@2 on"
+    with Injector(injection, kafka.config) as injector:
+        injector.run(until_end=True)
+        assert f"{hides}: they are not copied until it has ended" in caplog.text
+        with pytest.raises(InjectorError, match=f"{hides}.*the source was not ended"):
+            injector.end()
+    assert not look(kafka, marked)[2].ended
+    writer.commit_transaction(30)
+    caplog.clear()
+    with Injector(injection, kafka.config) as injector:
+        injector.run(until_end=True)
+        injector.end()
+    data, _, tracker = look(kafka, marked)
+    assert ([at for at, _ in times(data)], tracker.ended, "hides" in caplog.text) == ([1, 2, 3], True, False)
+
+
 def test_an_empty_partition_and_silence_hold_nothing_for_ever(kafka, topic):
     """With nothing to read, time passes by the estimated arrival."""
     raw, marked = topic(2), topic(2)

@@ -12,6 +12,7 @@ from floodmark.producers.testing import mark
 from floodmark.schemas import Status, encode_watermark, mark_key
 from floodmark.schemas.classify import classify, mark_record
 from floodmark.schemas.completeness.complete_rows import Reader
+from floodmark.schemas.completeness.position import TopicUser
 from floodmark.schemas.errors import (
     ChangedEventTimeError,
     CorruptSnapshotError,
@@ -549,10 +550,10 @@ def test_a_position_of_another_format_is_refused():
 
 def test_a_position_says_which_topics_its_offsets_are_of():
     reader = Reader(["t"], lambda _: 0)
-    reader.ids.compare({"t": "Xq3"}, "the consumer")
+    reader.ids.compare({"t": "Xq3"}, TopicUser("the consumer", "Start again"))
     again = Reader(["t"], lambda _: 0, Position(reader.position().text))
     with pytest.raises(RecreatedTopicError) as caught:
-        again.ids.compare({"t": "b7A"}, "the consumer")
+        again.ids.compare({"t": "b7A"}, TopicUser("the consumer", "Start again"))
     assert (caught.value.known, caught.value.found) == ("Xq3", "b7A")
 
 

@@ -98,6 +98,11 @@ REFUSED = {
         {},
         r"aggregations.*watermark.*the event time is at, .*event_time\(rows, column, shift=\)",
     ),
+    "sessions without another key": (
+        lambda rows, _: rows.groupBy(F.session_window("at", "8 seconds")).count(),
+        {},
+        "session_window is not supported: .*another key",
+    ),
     "an outer join in update": (
         lambda a, b: a.join(b, F.expr(BETWEEN), "leftOuter"),
         {"output_mode": "update"},
@@ -267,11 +272,16 @@ def test_an_edited_query_on_an_old_checkpoint_is_refused(spark, kafka, topic, ch
     with pytest.raises(ChangedQueryError, match="new checkpoint_location") as caught:
         start(5_000)
     assert (caught.value.stored, caught.value.found) == ("a window of 0:00:10", "a window of 0:00:05")
-    for width, change in (
-        ("5 seconds", ("a window of 0:00:10", "a window of 0:00:05")),
-        ("10 seconds", ("count(1) AS count", "approx_count_distinct(user, 0.05, 0, 0) AS count")),
+    for window, change in (
+        (F.window("at", "5 seconds"), ("a window of 0:00:10", "a window of 0:00:05")),
+        (F.window("at", "10 seconds", "5 seconds"), ("a window of 0:00:10", "a window of 0:00:10 every 0:00:05")),
+        (
+            F.window("at", "10 seconds", startTime="3 seconds"),
+            ("a window of 0:00:10", "a window of 0:00:10 from 0:00:03"),
+        ),
+        (F.window("at", "10 seconds"), ("count(1) AS count", "approx_count_distinct(user, 0.05, 0, 0) AS count")),
     ):
-        grouped = read_events(spark, kafka.bootstrap_servers, given).groupBy("user", F.window("at", width))
+        grouped = read_events(spark, kafka.bootstrap_servers, given).groupBy("user", window.alias("window"))
         rows = grouped.agg(F.approx_count_distinct("user").alias("count"))
         with pytest.raises(ChangedQueryError) as caught:
             counted(rows.select("user", F.col("window.end").alias("ended"), F.col("count").alias("n")), out, checkpoint)
@@ -293,6 +303,24 @@ def test_an_edited_query_on_an_old_checkpoint_is_refused(spark, kafka, topic, ch
     finally:
         spark.conf.unset("spark.floodmark.same-query")
     start(windows_close="at").stop()
+
+
+@pytest.mark.newest_spark
+def test_a_changed_gap_of_sessions_is_named(spark, kafka, topic, checkpoint):
+    given = topic(1)
+    Stream.seeded(21, sources=1, steps=2).produce(kafka.config, given, end=False)
+
+    def start(gap):
+        rows = read_events(spark, kafka.bootstrap_servers, given)
+        sessions = rows.groupBy("user", F.session_window("at", gap)).count()
+        return write(sessions, writer=keep([]), job="j", checkpoint_location=checkpoint)
+
+    job = start("8 seconds")
+    job.processAllAvailable(_LIMIT)
+    job.stop()
+    with pytest.raises(ChangedQueryError) as caught:
+        start("9 minutes")
+    assert (caught.value.stored, caught.value.found) == ("a session gap of 8 seconds", "a session gap of 9 minutes")
 
 
 @pytest.mark.newest_spark

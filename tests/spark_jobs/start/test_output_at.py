@@ -1,7 +1,7 @@
 """A job that begins at a time of its output: nothing before it, and the first window is whole."""
 
 from collections import Counter
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -56,13 +56,15 @@ def windows(rows):
 
 
 @pytest.mark.newest_spark
-def test_nothing_is_written_before_it_and_the_first_window_is_whole(kafka, topic, source, checkpoint, written):
+def test_nothing_is_written_before_it_and_the_first_window_is_whole(kafka, topic, source, checkpoint, written, caplog):
     given, rows = written
     out, at = topic(1), NOON + 60_000
     wish = Start(output_at=to_datetime(at), early=timedelta(seconds=3))
     job = start(windows(source(given)), out, checkpoint, start=wish)
     job.processAllAvailable()
     job.stop()
+    assert "again to restore its state" not in caplog.text
+    assert "output_at is in the future" not in caplog.text
     again = start(windows(source(given)), out, checkpoint)  # who forgets it the second time changes nothing
     again.awaitTermination(60)
     expected = Counter((key, time // WIDTH * WIDTH + WIDTH) for key, time, _ in rows)
@@ -74,6 +76,14 @@ def test_nothing_is_written_before_it_and_the_first_window_is_whole(kafka, topic
     Path(checkpoint, "floodmark", "start.json").unlink()
     with pytest.raises(MissingSnapshotError, match=r"start\.json is missing; use a new checkpoint_location and a new"):
         start(windows(source(given)), out, checkpoint)
+
+
+def test_a_time_in_the_future_is_told(kafka, topic, source, checkpoint, written, caplog):
+    given, _ = written
+    out, wish = topic(1), Start(output_at=datetime(2096, 1, 1, tzinfo=UTC))
+    start(windows(source(given)), out, checkpoint, start=wish).awaitTermination(60)
+    assert total(batches_of(kafka.config, out)) == Counter()
+    assert "output_at is in the future, and it writes no result before: 2096-01-01" in caplog.text
 
 
 def test_between_two_runs_the_first_one_does_not_end_the_job(kafka, topic, source, checkpoint, written):
