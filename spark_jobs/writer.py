@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from sys import maxsize
 from tempfile import TemporaryDirectory
 from types import NoneType
 from typing import Any, Final, Literal
@@ -178,6 +179,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
             {topic: spec.most for spec in specs if spec.most is not None for topic in spec.topics},
             at_once="processingTime" in (trigger or {}),
         ),
+        _batches_at_once(spark),
         start.epoch,
     )
     handler = BatchHandler(
@@ -332,6 +334,12 @@ def _name(
     if name is None:
         raise UsageError(reason="write() with writer= needs job=, the name of the job")
     return name
+
+
+def _batches_at_once(spark: SparkSession) -> int:
+    """Return how many batches of the process the cores can serve at once; on a cluster, any number."""
+    context = spark.sparkContext
+    return context.defaultParallelism if (context.master or "").startswith("local") else maxsize
 
 
 def _security(options: WriteOptions, first: SourceSpec) -> dict[str, Any]:

@@ -17,10 +17,8 @@ class PolicyFit:
     """Statistics of a policy's decisions, and advice for a better policy."""
 
     def __init__(self, policy: TimePolicy, *, substreams: bool = False) -> None:
-        self._late = milliseconds(policy.late)
-        default = timedelta(0) if substreams else policy.late
-        self._order = milliseconds(default if policy.out_of_order is None else policy.out_of_order)
-        self._orders_apart = policy.out_of_order is not None or substreams  # from ``late``
+        self._policy = policy
+        self._substreams = substreams
         self.first: int | None = None  # the first event time, epoch milliseconds
         self._plausible = False
         self._delays: list[int] = []
@@ -93,14 +91,17 @@ class PolicyFit:
         if 2 * self._outcomes[Outcome.EARLY_DROPPED] > lost:
             advice = f"--early {ceil(-least / 1000)} keeps 99 % of these events, --early -1 all"
             return f"{told} In the median, they arrive {-median / 1000:,.1f} s before their event time. {advice}"
-        if most <= min(self._order, self._late):
-            ahead = -delays[0] / 1000
-            past = "an earlier start with other options, or an event ahead of its arrival"
-            past = f"{past} (here up to {ahead:,.1f} s: pass a smaller --early)" if ahead > 0 else past
+        tolerance, known = milliseconds(self._policy.late), self._policy.out_of_order
+        apart = known is not None or self._substreams
+        order = milliseconds(known or timedelta(0)) if apart else tolerance
+        if most <= min(order, tolerance):
+            ahead, past = -delays[0], "an earlier start with other options, or an event ahead of its arrival"
+            if ahead + median > order:
+                past += f" (here up to {ahead / 1000:,.1f} s: pass a smaller --early)"
             return f"{told} The watermark was moved too far by {past}. To start over, add --reset"
-        if most <= self._late:
+        if most <= tolerance:
             return f"{late} A larger --out-of-order keeps the times of more events"
-        also = f" --out-of-order {ceil(most / 1000)}" if self._orders_apart and most > self._order else ""
+        also = f" --out-of-order {ceil(most / 1000)}" if apart and most > order else ""
         return f"{late} --late {ceil(most / 1000)}{also} keeps the times of 99 %"
 
     def pop_advice(self) -> str | None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from sys import maxsize
 
 from floodmark.spark_jobs.lookahead.rules import LookaheadRules
 from floodmark.spark_jobs.progress.watermarks import Stamp, WindowsClose
@@ -21,6 +22,8 @@ class Settings:
     derived: Derived = Derived()  # noqa: RUF009  # frozen
     limits: Sequence[Mapping[str, int]] = ()
     """The most records of the second batch of a start, the third, ..., by topic; later ones have the last limit."""
+    turns: int = maxsize
+    """How many batches of all jobs of the process may run at once, if they look ahead."""
     epoch: Callable[[], int] = int
     """Returns the last epoch of the job in its output; 0: none."""
 

@@ -6,6 +6,8 @@ after that, so batch n normally reads all these marks; before anything of batch 
 
 It looks ahead only if few records are unread: while a job catches up, each batch advances the watermark anyway.
 
+If more jobs look ahead than the process has cores, each also waits for its turn here, and longer for records.
+
 The watermark is in Spark's log before batch n is planned.  If batch n turns out to end earlier, `withdraw` removes it.
 """
 
@@ -23,6 +25,7 @@ from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.resume import rebuild
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.batch.stopping import Stopping
+from floodmark.spark_jobs.batch.turns import Turns
 from floodmark.spark_jobs.internals.checkpoint import Checkpoint
 from floodmark.spark_jobs.lookahead.marks_ahead import Ahead, MarksAhead
 from floodmark.spark_jobs.lookahead.rules import most_ahead
@@ -32,6 +35,8 @@ from floodmark.spark_jobs.reading.source_spec import SourceSpec
 
 _log = client_log(__name__)
 _SLICE: Final = 0.02  # seconds between two checks whether a caller wants no wait
+_PATIENCE: Final = 10.0  # seconds to wait for a first record, if other jobs need the cores
+_turns: Final = Turns()
 _SETTLE: Final = 0.01  # seconds to wait for records that were written together with the first one
 _FIXED: Final = {
     "enable.auto.commit": False,
@@ -71,6 +76,7 @@ class Lookahead:
         """Wait for marks that raise the watermark of the next batch; ``None``: the watermark stays as it is."""
         if not self._most or progress.watermark == END_OF_TIME:
             return None
+        _turns.end(self)
         try:
             if records <= self._most:
                 self._read_from(end)
@@ -84,17 +90,24 @@ class Lookahead:
         return None
 
     def _wait(self, known: int | None) -> Ahead | None:
-        now = time.monotonic()
-        deadline = now + self._settings.lookahead.total_seconds()
+        most, seconds = self._settings.turns, self._settings.lookahead.total_seconds()
+        now = began = time.monotonic()
+        deadline = began + seconds
         while True:
             is_unwaiting = bool(self._unwaiting_callers) or self._stopping.is_requested
             for consumer in self._consumers:
-                self._read(consumer, 0 if is_unwaiting else min(_SLICE, max(0.0, deadline - now)))
+                self._read(consumer, 0 if is_unwaiting else _SLICE if now >= deadline else min(_SLICE, deadline - now))
             if self.marks_ahead.records_ahead > self._most:
                 self._stop_reading()
                 return None
             now = time.monotonic()
-            if is_unwaiting or now >= deadline or self._decides(known):
+            is_empty = not self.marks_ahead.records_ahead
+            if is_empty and _turns.is_crowded(most):  # the seconds begin with the first record
+                deadline = min(now + seconds, max(began + _PATIENCE, deadline))
+            decides = self._decides(known)
+            if is_unwaiting or (
+                (decides or now >= deadline) and (is_empty or _turns.take(self, (not decides, known or 0), most))
+            ):
                 return self.marks_ahead.ahead()
 
     def _unread(self, end: Offsets) -> int:
@@ -159,6 +172,7 @@ class Lookahead:
 
     def close(self) -> None:
         """Close the clients."""
+        _turns.leave(self)
         self._assigned = set()
         while self._consumers:
             with suppress(KafkaException):

@@ -42,7 +42,7 @@ _ITEM: Final = re.compile(r"[\s,]*[\[\],][\s,]*")  # what separates the items of
 _WINDOW: Final = "precisetimestampconversion"  # Spark's function in windows, whose widths are microseconds
 _WINDOWS: Final = "a window of "  # begins the line of `meaning` with the windows of an aggregate
 _GAP: Final = re.compile(r"cast\(([^()]+) as interval\)")
-_GLOBAL_SESSION: Final = re.compile(r"~?Aggregate \[session_window#\d+\],")
+_GLOBAL_SESSION: Final = re.compile(r"~?Aggregate \[session_window#[^\],]+\],")
 
 _LONGEST: Final = 500
 _TRACEBACK: Final = "Traceback (most recent call last):"

@@ -281,7 +281,7 @@ def test_an_edited_query_on_an_old_checkpoint_is_refused(spark, kafka, topic, ch
         ),
         (F.window("at", "10 seconds"), ("count(1) AS count", "approx_count_distinct(user, 0.05, 0, 0) AS count")),
     ):
-        grouped = read_events(spark, kafka.bootstrap_servers, given).groupBy("user", window.alias("window"))
+        grouped = read_events(spark, kafka.bootstrap_servers, given).groupBy("user", window)
         rows = grouped.agg(F.approx_count_distinct("user").alias("count"))
         with pytest.raises(ChangedQueryError) as caught:
             counted(rows.select("user", F.col("window.end").alias("ended"), F.col("count").alias("n")), out, checkpoint)
