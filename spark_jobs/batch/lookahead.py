@@ -74,9 +74,11 @@ class Lookahead:
 
     def look(self, progress: Progress, end: Offsets, records: int) -> Ahead | None:
         """Wait for marks that raise the watermark of the next batch; ``None``: the watermark stays as it is."""
-        if not self._most or progress.watermark == END_OF_TIME:
+        if not self._most:
             return None
         _turns.end(self)
+        if progress.watermark == END_OF_TIME:
+            return None
         try:
             if records <= self._most:
                 self._read_from(end)
