@@ -100,12 +100,13 @@ ConfigFile = Annotated[
         envvar="FLOODMARK_CONFIG",
     ),
 ]
+REGISTRY_VARIABLE: Final = "FLOODMARK_REGISTRY"
 RegistryUrl = Annotated[
     str | None,
     option(
         "URL of the schema registry of the values; overrides schema.registry.url in --config.",
         "--registry",
-        envvar="FLOODMARK_REGISTRY",
+        envvar=REGISTRY_VARIABLE,
     ),
 ]
 

@@ -1,6 +1,7 @@
 """From the options of commands to Kafka settings, input formats, decoders and registries."""
 
 import math
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+from floodmark.producers.cli.command_line import REGISTRY_VARIABLE
 from floodmark.producers.clients.admin import QUIET, without_secrets
 from floodmark.producers.clients.registry import FramedValues, Registry
 from floodmark.producers.clients.secrets import properties, resolved
@@ -86,6 +88,11 @@ def registry_of(url: str | None, config: Path | None) -> Registry | None:
         raise UsageError(reason=str(error)) from error
 
 
+def _is_typed(registry: str | None) -> bool:
+    """Tell whether --registry is on the command line; its variable may be set for other commands."""
+    return registry is not None and registry != os.environ.get(REGISTRY_VARIABLE)
+
+
 def decoder_of(schema: Path | None, registry: Registry | None) -> Callable[[bytes], Any] | None:
     """Return the decoder of values with this schema or registry; ``None``: neither is given."""
     if schema is not None:
@@ -118,7 +125,7 @@ def input_format(  # options of a command
         options = "--json-field, --event-time with --schema or --registry, --log-time and --changefeed"
         other = f"; --schema does not go with {given[0]}" if given else ""
         raise UsageError(reason=f"inject needs one of {options}{other}")
-    if registry is not None and (event_time is None or schema is not None):
+    if _is_typed(registry) and (event_time is None or schema is not None):
         raise UsageError(reason="--registry describes the values of --event-time: pass these two, and no --schema")
     if unit is not None and json_field is None and event_time is None:
         raise UsageError(reason="--unit is the unit of a field: of --json-field, or of --event-time")
@@ -153,7 +160,7 @@ def judged_values(
     config: Path | None,
 ) -> formats.InputFormat | None:
     """Return the input format of ``check`` or ``trigger``; ``None``: options name none; UsageError: only a part."""
-    if {json_field, unit, schema, event_time, registry} == {None}:
+    if {json_field, unit, schema, event_time} == {None} and not _is_typed(registry):
         return None
     if (event_time is None) == (json_field is None) or (event_time is None and schema is not None):
         options = "--event-time with --schema or --registry, or --json-field"

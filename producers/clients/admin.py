@@ -143,7 +143,7 @@ def answering(
             if error.args[0].code() in _UNAUTHORIZED:
                 kind, reason = MissingRightError, f"{reason.removesuffix('.')}."
             elif error.args[0].code() < 0:  # of the client: no broker has answered
-                reason = f"{reason}. Check whether it runs, the address, security.protocol, user and password"
+                reason = f"{reason}. Check the address, security.protocol, user, password, and whether the broker runs"
             raise kind(bootstrap_servers=place, seconds=seconds, reason=reason) from error
 
 

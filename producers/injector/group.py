@@ -122,10 +122,9 @@ class InjectorGroup(Closing):
     @property
     def outcomes(self) -> Counter[str]:
         """The outcomes of its partitions since the injection began, also with earlier owners; without any, its own."""
-        own = Counter(
-            {name: count for name, count in self._measured.items() if name != "records" and not self._injectors}
-        )
-        return sum((injector.outcomes for injector in self._injectors.values()), own)
+        if not self._injectors:
+            return Counter({name: count for name, count in self._measured.items() if name != "records"})
+        return sum((injector.outcomes for injector in self._injectors.values()), Counter[str]())
 
     @property
     def watermarks(self) -> dict[int, int | None]:

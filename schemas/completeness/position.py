@@ -25,14 +25,14 @@ class TopicUser(NamedTuple):
 
     @classmethod
     def injector(cls, source: str) -> "TopicUser":
-        """Return that of an injector."""
+        """Return an injector, which may have used the topic as its input or its output."""
         again = "If it is the output, start the injector again: it copies its input from the beginning. If it is the "
         advice = "input, use a new output topic (--to) or, without --group, --reset"
         return cls(f"injector {source!r}", again + advice)
 
     @classmethod
     def job(cls, name: str) -> "TopicUser":
-        """Return that of a job."""
+        """Return a job."""
         advice = "Start the job with a new checkpoint_location and an empty output (topic, table or store)"
         return cls(f"job {name!r}", advice)
 

@@ -6,7 +6,7 @@ after that, so batch n normally reads all these marks; before anything of batch 
 
 It looks ahead only if few records are unread: while a job catches up, each batch advances the watermark anyway.
 
-If more jobs look ahead than the process has cores, each also waits for its turn here, and longer for records.
+If more jobs look ahead than the process has cores, each also waits for its turn here, and longer for a record.
 
 The watermark is in Spark's log before batch n is planned.  If batch n turns out to end earlier, `withdraw` removes it.
 """

@@ -1,4 +1,4 @@
-"""Whose batch may begin, if a process runs more jobs than it has cores.  Pure.
+"""Whose batch may begin, if a process runs more jobs than it has cores.
 
 If all batches ran at once, each would take as long as all of them, and a window would wait for that once in each job of
 a chain.  In turns, a batch is short, and a job that waits for its turn reads on: its next batch closes more windows.
