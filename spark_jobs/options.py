@@ -28,7 +28,7 @@ class ReadOptions:
         source_options: options of Spark's Kafka source, for example ``startingTimestamp`` or
             ``kafka.max.poll.records``; they override Floodmark's, except for the topics and the isolation level.
         max_offsets_per_trigger: the most records in one batch, 1 or more; ``"auto"``: as many as suit the machine, see
-            `fitting_batch`, and fewer in the first two batches of a start; ``None``: no limit, so a backfill can
+            `fitting_batch`, and fewer in the first one or two batches of a start; ``None``: no limit, so a backfill can
             exhaust the driver's memory.
         adjusted: the name of an extra column with the adjusted time, which becomes Spark's event-time column.  The
             field of the value is not changed.

@@ -101,7 +101,8 @@ def local_session(
     """Start a small Spark on this machine.
 
     On a cluster, create your own session instead, with `packages` in ``spark.jars.packages``.  Checkpoints of this
-    session must be on a local disk: it writes their files in a way that is fast and safe only there.
+    session must be on a local disk: it writes their files in a way that is fast and safe only there.  If a session runs
+    already, it is returned as it is: ``app`` and ``cores`` change nothing.
 
     Later sessions start faster: they use an archive of Spark's classes, which the first program records at its end.
 

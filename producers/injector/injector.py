@@ -39,7 +39,7 @@ from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.schemas.classify import Place, mark_record
 from floodmark.schemas.errors import BrokerUnavailableError, InjectorError
 from floodmark.schemas.partition_state import lowest
-from floodmark.schemas.records import FIRST_HEADER, Membership, Status, membership_of
+from floodmark.schemas.records import FIRST_HEADER, Membership, Status, is_mark_key, membership_of
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.schemas.tracker import Hold
 
@@ -328,7 +328,7 @@ class Injector(Closing):
             self._writer.count(number, 1)
         else:
             self.counts["dropped"] += 1
-            if self.injection.dropped_to is not None:
+            if self.injection.dropped_to is not None and not is_mark_key(key):  # marks would be true of the input alone
                 self._out.produce(self.injection.dropped_to, -1, key, value, own, log_time)
 
     def commit(self) -> None:

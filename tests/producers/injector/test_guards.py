@@ -158,7 +158,11 @@ def test_a_topic_that_has_marks_is_brought_in_without_them(kafka, topic):
     with pytest.raises(InjectorError, match=r"has marks already, of 'web'; nothing was written.* --allow-unreadable"):
         run(kafka, Injection(raw, marked, JsonField("at")))
     assert set(end_offsets(kafka.config, marked).values()) == {0}
-    injector = run(kafka, Injection(raw, marked, JsonField("at"), allow_unreadable=True))
+    dropped = topic(1)
+    allowed = Injection(raw, marked, JsonField("at"), allow_unreadable=True, dropped_to=dropped)
+    injector = run(kafka, allowed)
+    run(kafka, allowed)
+    assert set(end_offsets(kafka.config, dropped).values()) == {0}, "nor are they among the dropped records"
     data, marks, _ = look(kafka, marked)
     assert len(data) == 1
     assert {mark.record.source for mark in marks} == {f"inject-{raw}"}
