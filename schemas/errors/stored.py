@@ -143,8 +143,9 @@ class ReplacedCheckpointError(SnapshotError):
 
     template = (
         "job {job!r} has written to {output} from another checkpoint_location, or a newer copy of this one, since "
-        "batch {batch_id} of this one. Results would be written twice, or be missing. Start it with the newer "
-        'checkpoint_location. If that is lost, use a new one with Start(published="continue") or with {new_output}.'
+        "batch {batch_id} of this one. Results would be written twice, or be missing. If that one is lost, use a new "
+        'checkpoint_location and Start(published="continue"). Otherwise, start it with the newer checkpoint_location, '
+        "or use a new checkpoint_location and {new_output}."
     )
     job: str
     output: str
