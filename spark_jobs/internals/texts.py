@@ -37,10 +37,10 @@ _NUMBER: Final = re.compile(r"[0-9.E]+")
 _SHOWN: Final = 100
 _NOTHING: Final = "nothing in its place"
 _SUGGESTION: Final = re.compile(r" Did you mean one of the following\? \[.*?\]\.")
-_TOKEN: Final = re.compile(r"[^\s(),]+|[\s(),]")
 _ITEM: Final = re.compile(r"[\s,]*[\[\],][\s,]*")  # what separates the items of a line
-_WINDOW: Final = "precisetimestampconversion"  # Spark's function in windows, whose widths are microseconds
-_WINDOWS: Final = "a window of "  # begins the line of `meaning` with the windows of an aggregate
+_WINDOW: Final = "precisetimestampconversion"  # Spark's function in windows
+_FIXED: Final = re.compile(r" - (\d+)\) % (\d+)\).*?END\) - \d+\) \+ (\d+)\), LongType")
+"""The start, the slide and the width of fixed windows, microseconds."""
 _GAP: Final = re.compile(r"cast\(([^()]+) as interval\)")
 _GLOBAL_SESSION: Final = re.compile(r"~?Aggregate \[session_window#[^\],]+\],")
 
@@ -98,11 +98,6 @@ def _whole(node: Operator, depth: int) -> Iterator[str]:
     elif node.kind == "EventTimeWatermark":
         yield f"{margin}read {node.columns}"
     else:
-        if node.windows is not None:
-            width, slide, start = (
-                timedelta(microseconds=part) for part in (node.windows.width, node.windows.slide, node.windows.start)
-            )
-            yield f"{margin}{_WINDOWS}{width}" + f" every {slide}" * (slide != width) + f" from {start}" * bool(start)
         if node.kind not in _SILENT:
             depth += 1
             yield margin + " ".join(node.text.split()).lstrip(_STREAMING)
@@ -170,13 +165,11 @@ def _without_chance(line: str) -> str:
 def change(stored: Sequence[str], found: Sequence[str]) -> tuple[str, str]:
     """Return a difference of two queries, as lines of `meaning`: of their windows if these differ, else the first.
 
-    >>> change(["a window of 0:01:00", "Aggregate [k#1]"], ["a window of 0:01:00 every 0:00:30", "Aggregate [k#1], x"])
-    ('a window of 0:01:00', 'a window of 0:01:00 every 0:00:30')
+    >>> text = "Project [(((at#2 - CASE WHEN ((at#2 - 0) % 60000000) THEN 1 END) - 0) + {}), LongType, TimestampType)]"
+    >>> change([text.format(60000000), "Filter (k#1)"], [text.format(3600000000), "Filter (k#2)"])
+    ('a window of 0:01:00', 'a window of 1:00:00 every 0:01:00')
     >>> change(["Project [at + cast(8 seconds as interval)]"], ["Project [at + cast(9 minutes as interval)]"])
     ('a session gap of 8 seconds', 'a session gap of 9 minutes')
-    >>> change(["Aggregate [k#1], [k#1, sum(v#3) AS total#4]", "Project [precisetimestampconversion(at#2 % 60000000)]"],
-    ...        ["Aggregate [k#1], [k#1, count(1) AS n#3]", "Project [precisetimestampconversion(at#4 % 3600000000)]"])
-    ('a window of 0:01:00', 'a window of 1:00:00')
     >>> change(["Aggregate [k#1], [k#1, sum(v#3) AS total#4]"], ["Aggregate [k#1], [k#1, count(1) AS n#3]"])
     ('sum(v) AS total', 'count(1) AS n')
     >>> change(["read x"], ["  Filter (k#1 > 0)", "read x"]), change(["mode='a', close='b'"], ["mode='a', close='c'"])
@@ -189,12 +182,8 @@ def change(stored: Sequence[str], found: Sequence[str]) -> tuple[str, str]:
         pairs = zip_longest(windows(old), windows(new), fillvalue=_NOTHING)
         if (changed := next((pair for pair in pairs if pair[0] != pair[1]), None)) is not None:
             return changed
-    places = [place for place in SequenceMatcher(None, old, new, autojunk=False).get_opcodes() if place[0] != "equal"]
-    for _, first, last, begin, end in places:
-        for before, after in zip(old[first:last], new[begin:end], strict=False):
-            if (widths := _widths(before, after)) is not None:
-                return widths
-    _, first, last, begin, end = places[0]
+    places = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    _, first, last, begin, end = next(place for place in places if place[0] != "equal")
     before, after = old[first] if first < last else "", new[begin] if begin < end else ""
     if _ID.sub("", before) != _ID.sub("", after):
         before, after = _ID.sub("", before), _ID.sub("", after)
@@ -209,26 +198,16 @@ def _from_first_difference(before: list[str], after: list[str]) -> tuple[str, st
 
 
 def _fixed_windows(lines: Sequence[str]) -> list[str]:
-    return [line for line in lines if line.startswith(_WINDOWS)]
+    windows = []
+    for found in filter(None, map(_FIXED.search, lines)):
+        start, slide, width = (timedelta(microseconds=int(part)) for part in found.groups())
+        every = f" every {slide}" if slide != width else ""
+        windows.append(f"a window of {width}{every}" + (f" from {start}" if start else ""))
+    return windows
 
 
 def _sessions(lines: Sequence[str]) -> list[str]:
     return [f"a session gap of {gap}" for line in lines for gap in _GAP.findall(line)]
-
-
-def _widths(before: str, after: str) -> tuple[str, str] | None:
-    """Return the widths of the windows in two lines; ``None``: they have none, or do not differ first in these."""
-    found, sign = zip(*(_TOKEN.findall(_ID.sub("", line)) for line in (before, after)), strict=False), ""
-    for one, other in found:
-        if one != other:
-            break
-        sign = one if one.strip() else sign
-    else:
-        return None
-    if _WINDOW not in before or sign not in {"%", "+"} or not (one.isdigit() and other.isdigit()):
-        return None
-    first, second = (f"a window of {timedelta(microseconds=int(width))}" for width in (one, other))
-    return first, second
 
 
 def bins(numbers: Column, most: int) -> Column:
