@@ -43,13 +43,17 @@ def sizes_of(config: Config, injection: Injection, *, equal: bool) -> tuple[int,
     return sizes[source], sizes[target]
 
 
+def _sources_in(config: Config, topic: str) -> str:
+    """Return the names of the sources of a topic's last marks, as text; empty if there are none."""
+    return ", ".join(map(repr, last_marks(config, topic, Clock().wall())))
+
+
 def require_unmarked_input(config: Config, injection: Injection) -> None:
     """Raise InjectorError if the last records of the input have marks, unless that is allowed."""
     if injection.allow_unreadable:
         return
     topic = injection.source_topic
-    sources = ", ".join(map(repr, last_marks(config, topic, Clock().wall())))
-    if sources:
+    if sources := _sources_in(config, topic):
         reason = f"the input {topic!r} has marks already, of {sources}"
         advice = "Read it without an injector, or correct --from. To replace its marks, pass --allow-unreadable"
         raise InjectorError(source=injection.source, reason=reason, advice=f"nothing was written. {advice}")
@@ -58,7 +62,7 @@ def require_unmarked_input(config: Config, injection: Injection) -> None:
 def require_unmarked_drops(config: Config, injection: Injection) -> None:
     """Raise InjectorError if the topic for dropped records has marks: these records would be surplus there."""
     topic = injection.dropped_to
-    if topic is not None and (sources := ", ".join(map(repr, last_marks(config, topic, Clock().wall())))):
+    if topic is not None and (sources := _sources_in(config, topic)):
         reason = f"the topic {topic!r} for dropped records has marks, of {sources}"
         advice = "nothing was written. Use another topic (--dropped-to)"
         raise InjectorError(source=injection.source, reason=reason, advice=advice)

@@ -10,23 +10,15 @@ has written, so the windows of one batch pass through the whole chain before the
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 _SETTLE: Final = 0.05  # seconds after a batch, in which other jobs find its marks
 _LONGEST_BATCH: Final = 5.0  # seconds; a longer batch gives its turn away, or short ones would wait for it
-_LONGEST_WAIT: Final = 10.0  # seconds for a turn, whoever else waits
+_LONGEST_WAIT: Final = 10.0  # seconds; after them, a job begins without a turn
 _AWAY: Final = 1.0  # seconds after which a job no longer waits if it has not asked again
 
 Order = tuple[bool, int]
 """Lower goes first: whether the next batch would close nothing, then the watermark."""
-
-
-@dataclass(slots=True)
-class _Wait:
-    order: Order
-    since: float
-    asked: float
 
 
 class Turns:
@@ -50,7 +42,7 @@ class Turns:
         self._lock: Final = threading.Lock()
         self._known: Final[dict[object, float]] = {}  # when each job has last asked, or ended a batch
         self._until: Final[dict[object, float]] = {}  # who has a turn
-        self._waiting: Final[dict[object, _Wait]] = {}
+        self._waiting: Final[dict[object, tuple[Order, float]]] = {}  # the order, and since when
         self._free_at = 0.0
 
     def is_crowded(self, most: int) -> bool:
@@ -66,11 +58,11 @@ class Turns:
             self._forget(now)
             if who in self._until:
                 return True
-            known = self._waiting.get(who)
-            wait = self._waiting[who] = _Wait(order, now if known is None else known.since, now)
+            _, since = self._waiting.get(who, (order, now))
+            self._waiting[who] = order, since
             is_free = len(self._until) < most and now >= self._free_at
-            is_first = all(order <= other.order for other in self._waiting.values())
-            if len(self._known) > most and not (is_free and is_first) and now < wait.since + _LONGEST_WAIT:
+            is_first = all(order <= other for other, _ in self._waiting.values())
+            if len(self._known) > most and not (is_free and is_first) and now < since + _LONGEST_WAIT:
                 return False
             del self._waiting[who]
             self._until[who] = now + _LONGEST_BATCH
@@ -79,14 +71,15 @@ class Turns:
     def _forget(self, now: float) -> None:
         for other in [other for other, until in self._until.items() if until <= now]:
             del self._until[other]
-        for other in [other for other, wait in self._waiting.items() if wait.asked + _AWAY <= now]:
+        for other in [other for other in self._waiting if self._known[other] + _AWAY <= now]:
             del self._waiting[other]
         for other in [other for other, seen in self._known.items() if seen + _LONGEST_WAIT <= now]:
             del self._known[other]
 
     def end(self, who: object) -> None:
-        """End a turn."""
+        """End a turn, or the wait for one."""
         with self._lock:
+            self._waiting.pop(who, None)
             now = self._known[who] = self._clock()
             if self._until.pop(who, None) is not None:
                 self._free_at = now + _SETTLE

@@ -1,4 +1,4 @@
-"""Jobs take turns: never too many at once, the one that is furthest behind first, and nobody waits for ever."""
+"""Jobs take turns: never too many at once, the lowest watermark first, and each wait has an end."""
 
 from floodmark.spark_jobs.batch.turns import Turns
 from hypothesis import given, settings
@@ -49,7 +49,7 @@ def test_no_more_run_at_once_than_may_and_every_job_gets_its_turn(most, lengths,
                 running[job] = clock.now
                 del waits[job]
             else:
-                assert clock.now - since < _WAIT, "nobody waits longer"
+                assert clock.now - since < _WAIT, "no wait is longer"
 
 
 def test_a_window_passes_a_chain_before_the_first_job_takes_the_next_one():
@@ -81,7 +81,7 @@ def test_one_whose_batch_closes_nothing_waits_for_the_others():
     assert turns.take(2, (False, 9), 1)
 
 
-def test_who_has_stopped_asking_holds_nobody_back():
+def test_a_job_that_has_stopped_asking_delays_no_other():
     clock, turns = crowd(3)
     assert turns.take(0, (False, 5), 1)
     assert not turns.take(1, (False, 1), 1)
@@ -102,7 +102,7 @@ def test_who_has_left_counts_no_more():
     assert turns.take(2, (False, 9), 1)
 
 
-def test_where_all_have_a_core_nobody_waits():
+def test_if_all_have_a_core_none_waits():
     _, turns = crowd(2)
     assert not turns.is_crowded(2)
     assert all(turns.take(job, (False, job), 2) for job in (1, 0))
