@@ -85,11 +85,11 @@ def check(  # noqa: PLR0913  # each is an option of the command line
 
     Exit status: 0 no faults, 1 faults found, 2 error.
     """
-    from floodmark.producers.cli.settings import judged_values, kafka_settings
+    from floodmark.producers.cli.settings import FieldOptions, judged_values, kafka_settings
     from floodmark.producers.readers.check import checker_of, findings
     from rich.console import Console
 
-    values = judged_values(json_field, unit, schema, event_time, registry, config)
+    values = judged_values(FieldOptions(json_field, unit, schema, event_time, registry, config))
     settings = kafka_settings(bootstrap_servers, config)
     console = Console(stderr=True)
     groups: dict[tuple[Any, ...], list[Finding]] = {}  # the first and the last of each
@@ -255,7 +255,11 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     injection = Injection(
         source_topic,
         target_topic,
-        options.input_format(changefeed, json_field, unit, schema, event_time, registry, config, log_time=log_time),
+        options.input_format(
+            changefeed,
+            options.FieldOptions(json_field, unit, schema, event_time, registry, config),
+            log_time=log_time,
+        ),
         TimePolicy(
             early=None if early is None or early == -1 else options.seconds(early, "--early"),
             on_late=on_late,  # type: ignore[arg-type]  # the policy says what it knows

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -100,18 +100,20 @@ def decoder_of(schema: Path | None, registry: Registry | None) -> Callable[[byte
     return None if registry is None else FramedValues(registry).decode
 
 
-def input_format(  # options of a command
-    changefeed: str | None,
-    json_field: str | None,
-    unit: str | None,
-    schema: Path | None,
-    event_time: str | None,
-    registry: str | None,
-    config: Path | None,
-    *,
-    log_time: bool,
-) -> formats.InputFormat:
+class FieldOptions(NamedTuple):
+    """The options of a command that name the field with the event time, and say how to read it."""
+
+    json_field: str | None = None
+    unit: str | None = None
+    schema: Path | None = None
+    event_time: str | None = None
+    registry: str | None = None
+    config: Path | None = None
+
+
+def input_format(changefeed: str | None, options: FieldOptions, *, log_time: bool) -> formats.InputFormat:
     """Return the input format of the options of ``inject``; `UsageError` if they name none, or more than one."""
+    json_field, unit, schema, event_time, registry, config = options
     values = {
         "--json-field": json_field,
         "--event-time": event_time,
@@ -122,9 +124,9 @@ def input_format(  # options of a command
     if len(given) > 1:
         raise UsageError(reason=f"{' and '.join(given)} each say how to read event times: pass only one of them")
     if event_time is None and (not given or schema is not None):
-        options = "--json-field, --event-time with --schema or --registry, --log-time and --changefeed"
+        names = "--json-field, --event-time with --schema or --registry, --log-time and --changefeed"
         other = f"; --schema does not go with {given[0]}" if given else ""
-        raise UsageError(reason=f"inject needs one of {options}{other}")
+        raise UsageError(reason=f"inject needs one of {names}{other}")
     if _is_typed(registry) and (event_time is None or schema is not None):
         raise UsageError(reason="--registry describes the values of --event-time: pass these two, and no --schema")
     if unit is not None and json_field is None and event_time is None:
@@ -151,21 +153,15 @@ def _described_field(
     return formats.FramedField(FramedValues(registry).decode, event_time, unit or "ms")  # type: ignore[arg-type]  # the same
 
 
-def judged_values(
-    json_field: str | None,
-    unit: str | None,
-    schema: Path | None,
-    event_time: str | None,
-    registry: str | None,
-    config: Path | None,
-) -> formats.InputFormat | None:
+def judged_values(options: FieldOptions) -> formats.InputFormat | None:
     """Return the input format of ``check`` or ``trigger``; ``None``: options name none; UsageError: only a part."""
+    json_field, unit, schema, event_time, registry, _ = options
     if {json_field, unit, schema, event_time} == {None} and not _is_typed(registry):
         return None
     if (event_time is None) == (json_field is None) or (event_time is None and schema is not None):
-        options = "--event-time with --schema or --registry, or --json-field"
-        raise UsageError(reason=f"to read event times, pass {options}; else pass none of them, and no --unit")
-    return input_format(None, json_field, unit, schema, event_time, registry, config, log_time=False)
+        names = "--event-time with --schema or --registry, or --json-field"
+        raise UsageError(reason=f"to read event times, pass {names}; else pass none of them, and no --unit")
+    return input_format(None, options, log_time=False)
 
 
 def substreams(substream_by: str | None) -> formats.SubstreamKey | None:

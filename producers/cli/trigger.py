@@ -87,7 +87,7 @@ def trigger(  # noqa: PLR0913  # each is an option of the command line
     Exit status: 0 interrupted, or the topics have ended, or --until-end; 2 error, such as a target that fails too long.
     """
     from floodmark.producers.cli.firing import begin_of, fire_periods, name_of, target_of
-    from floodmark.producers.cli.settings import judged_values, kafka_settings
+    from floodmark.producers.cli.settings import FieldOptions, judged_values, kafka_settings
     from floodmark.producers.trigger.plan.periods import duration
     from floodmark.producers.trigger.plan.schedule import Rules
     from floodmark.producers.trigger.table_input import TableInput
@@ -99,7 +99,7 @@ def trigger(  # noqa: PLR0913  # each is an option of the command line
     if bool(topics) == bool(tables) or bool(tables) != (column is not None) or (tables and begin == "earliest"):
         raise UsageError(reason="name topics, or --table with --column (and then --from 'now' or a time)")
     kafka = kafka_settings(bootstrap_servers, config)
-    times = judged_values(json_field, unit, schema, event_time, registry, config)
+    times = judged_values(FieldOptions(json_field, unit, schema, event_time, registry, config))
     if (times is not None and tables) or (times is None and repair_after is not None):
         reason = "--repair-after needs --json-field or --event-time, and these need topics: late rows of tables"
         raise UsageError(reason=f"{reason} are not seen")

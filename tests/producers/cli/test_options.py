@@ -15,7 +15,7 @@ import typer
 from floodmark.producers.cli import main
 from floodmark.producers.cli.command_line import BootstrapServers, ConfigFile, ended_by_signals
 from floodmark.producers.cli.inject import injection_line, reached
-from floodmark.producers.cli.settings import input_format, judged_values, kafka_settings, settings_file
+from floodmark.producers.cli.settings import FieldOptions, input_format, judged_values, kafka_settings, settings_file
 from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.option_values import CHANGEFEEDS, Action, Unit
 from floodmark.producers.event_times.time_policy import TimePolicy
@@ -102,17 +102,18 @@ def test_all_that_the_help_offers_is_taken():
     for action in get_args(Action):
         assert TimePolicy(on_late=action, on_out_of_order=action)
     for feed in CHANGEFEEDS:
-        assert input_format(feed, None, None, None, None, None, None, log_time=False).promises
+        assert input_format(feed, FieldOptions(), log_time=False).promises
 
 
 def test_a_registry_of_the_environment_may_be_for_other_commands(monkeypatch):
-    of_json = None, "at", None, None, None, "http://localhost:1", None
-    for judged in (lambda: input_format(*of_json, log_time=False), lambda: judged_values(*[None] * 4, *of_json[-2:])):
+    registry = FieldOptions(registry="http://localhost:1")
+    of_json = registry._replace(json_field="at")
+    for judged in (lambda: input_format(None, of_json, log_time=False), lambda: judged_values(registry)):
         with pytest.raises(UsageError, match="--registry"):
             judged()
     monkeypatch.setenv("FLOODMARK_REGISTRY", "http://localhost:1")
-    assert input_format(*of_json, log_time=False).about == JsonField("at", "ms").about
-    assert judged_values(*[None] * 4, *of_json[-2:]) is None
+    assert input_format(None, of_json, log_time=False).about == JsonField("at", "ms").about
+    assert judged_values(registry) is None
 
 
 @pytest.mark.parametrize("bad", ["no equals sign", "="])
