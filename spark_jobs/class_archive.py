@@ -45,9 +45,9 @@ def archive_options(*, record: bool = True) -> str:
 
 
 def _delete_unused(folder: Path) -> None:
-    for archive in folder.glob("spark-*.jsa"):
-        if time.time() - archive.stat().st_mtime > _UNUSED:
-            archive.unlink()
+    for file in (*folder.glob("spark-*.jsa"), *folder.glob("spark-*.draft")):
+        if time.time() - file.stat().st_mtime > _UNUSED:
+            file.unlink()
 
 
 def _adopt(draft: Path, archive: Path) -> None:

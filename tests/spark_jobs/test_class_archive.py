@@ -95,13 +95,14 @@ def test_a_draft_that_a_jvm_still_writes_stays_for_a_day(archive):
 
 def test_an_archive_that_no_session_has_used_for_a_month_is_deleted(archive):
     archive.parent.mkdir()
-    days = {"spark-4.0.0-other": 29, "spark-4.0.0-old": 31, archive.stem: 31, "kafka": 31}
-    for name, age in days.items():
-        path = archive.with_name(f"{name}.jsa")
+    unused_for_less, other = archive.with_name("spark-4.0.0-other.jsa"), archive.with_name("kafka.jsa")
+    days = {unused_for_less: 29, other: 31, archive: 31}
+    days |= {archive.with_name(name): 31 for name in ("spark-4.0.0-old.jsa", "spark-4.0.0-gone-1.draft")}
+    for path, age in days.items():
         path.touch()
         os.utime(path, (time.time() - age * 86_400,) * 2)
     assert f"-XX:SharedArchiveFile={archive}" in shlex.split(class_archive.archive_options())
-    assert {path.stem for path in archive.parent.iterdir()} == {"spark-4.0.0-other", archive.stem, "kafka"}
+    assert set(archive.parent.iterdir()) == {unused_for_less, other, archive}
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(archive):
