@@ -34,7 +34,7 @@ _REFRESH_INTERVAL: Final = 10_000
 class Background:
     """Calls ``serve`` in a daemon thread, every 0.1 seconds or ``interval`` milliseconds; ``finish`` at exit."""
 
-    def __init__(self, owner: str, serve: Callable[[], None], finish: Callable[[float], bool], interval: int) -> None:
+    def __init__(self, owner: str, serve: Callable[[], None], finish: Callable[[float], object], interval: int) -> None:
         self._owner, self._serve, self._finish = owner, serve, finish
         self._period = min(interval, 100) / 1000
         self.failure: Exception | None = None  # the first error that was not raised yet
@@ -48,7 +48,7 @@ class Background:
         self.stopped = True
         self._stop.set()
         atexit.unregister(self._at_exit)
-        self._serve, self._finish = (lambda: None), (lambda _timeout: True)  # frees the owner and its client
+        self._serve, self._finish = (lambda: None), (lambda _timeout: None)  # frees the owner and its client
 
     def _run(self) -> None:
         while not self._stop.wait(self._period):
@@ -71,8 +71,7 @@ class Background:
 
     def _at_exit(self) -> None:
         try:
-            if not self._finish(10.0):
-                _log.error("%s: the process ends, but Kafka has not acknowledged all records", self._owner)
+            self._finish(10.0)
         except Exception:  # noqa: BLE001  # no caller is left to catch it
             _log.exception("%s: the process ends after an error", self._owner)
 
@@ -162,15 +161,13 @@ class Channel:
         """Start the background thread of the owner, see `Background`."""
         self.background = Background(self.owner, serve, lambda timeout: self._finish(close, timeout), interval)
 
-    def _finish(self, close: Callable[[float], bool], timeout: float) -> bool:
-        """Close the owner at the end of the process; false if another thread keeps the lock for ``timeout`` seconds."""
+    def _finish(self, close: Callable[[float], bool], timeout: float) -> None:
+        """Close the owner at the end of the process, unless another thread keeps the lock for ``timeout`` seconds."""
         lock = self.lock
-        if isinstance(lock, _ForkedLock):
-            return True
-        if not lock.acquire(timeout=timeout):
-            return False
+        if isinstance(lock, _ForkedLock) or not lock.acquire(timeout=timeout):
+            return
         try:
-            return close(timeout)
+            close(timeout)
         finally:
             lock.release()
 
@@ -267,13 +264,13 @@ _CHANNELS: Final[WeakSet[Channel]] = WeakSet()
 
 @atexit.register
 def _warn_of_unsent() -> None:
-    """Tell of records that a producer without a thread leaves in its queue."""
+    """Tell of records that a producer leaves in its queue; those with a thread have been closed before."""
     for channel in list(_CHANNELS):
-        if channel.background is None and not channel.forked and (left := channel.client.flush(0)):
-            message = (
-                "%s: the process ends, but Kafka may lack %d records or marks: call flush(), end() or close() before"
-            )
-            _log.error(message, channel.owner, left)
+        if not channel.forked and (left := channel.client.flush(0)):
+            late = "Kafka did not acknowledge them before the timeout of close()"
+            reason = "call flush(), end() or close() before" if channel.background is None else late
+            message = "%s: the process ends, but Kafka may lack %d records or marks: %s"
+            _log.error(message, channel.owner, left, reason)
 
 
 def _refuse_all() -> None:

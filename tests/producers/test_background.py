@@ -151,6 +151,15 @@ def run(script, kafka, target, status=0):
     return done.stdout.split(), done.stderr
 
 
+def last_words(script):
+    """Return what a program tells at its end of the records that Kafka does not have."""
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(script)], capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return [line.split("may lack ")[1] for line in done.stderr.splitlines() if "the process ends, but Kafka" in line]
+
+
 @pytest.mark.kafka
 def test_a_process_without_a_thread_that_ends_without_flush_says_what_kafka_may_lack(kafka, topic):
     slow = {**kafka.config, "linger.ms": 60_000}
@@ -160,11 +169,23 @@ def test_a_process_without_a_thread_that_ends_without_flush_says_what_kafka_may_
                                    strategy=ascending(), background=False)
         ours.produce(b"x", event_time=1)
     """
-    command = [sys.executable, "-c", dedent(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (
-        "the process ends, but Kafka may lack 2 records or marks: call flush(), end() or close() before" in done.stderr
-    )
+    assert last_words(script) == ["2 records or marks: call flush(), end() or close() before"]
+
+
+@pytest.mark.kafka
+def test_a_process_whose_last_close_was_in_vain_says_what_kafka_may_lack(tmp_path):
+    script = f"""
+        from datetime import timedelta
+        from floodmark.producers import EmbeddedKafka, WatermarkedProducer, ascending, create_topics
+        with EmbeddedKafka({str(tmp_path)!r}) as kafka:
+            create_topics(kafka.config, {{"t": 1}})
+            ours = WatermarkedProducer(kafka.config, topic="t", source="a", strategy=ascending(),
+                                       interval=timedelta(days=1))
+        ours.produce(b"x", event_time=1)
+        assert not ours.close(timeout=0.1)
+    """
+    late = "Kafka did not acknowledge them before the timeout of close()"
+    assert last_words(script) == [f"3 records or marks: {late}"]
 
 
 @pytest.mark.kafka
