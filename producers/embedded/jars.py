@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -57,6 +58,7 @@ def fetch(organisation: str, module: str, version: str, *, alone: bool = False) 
         with (folder / "download.lock").open("wb") as lock, tempfile.TemporaryDirectory(dir=folder) as partial:
             fcntl.flock(lock, fcntl.LOCK_EX)  # two downloads at once fail, because they write to one cache of Ivy
             if not target.exists():  # another process may have been faster
+                sys.stderr.write(f"floodmark: downloading {module} {version} into {folder}, once\n")
                 what = ["-dependency", organisation, module, version, *["-notransitive"] * alone, "-confs", "default"]
                 retrieve(what, Path(partial), cache() / f"{name}.log", f"{organisation}:{module}:{version}")
                 shutil.copytree(partial, f"{partial}.whole")

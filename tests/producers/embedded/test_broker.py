@@ -60,8 +60,8 @@ def test_java_is_not_run_where_its_release_is_seen(tmp_path, monkeypatch):
         java()
 
 
-def test_programs_that_start_together_download_one_after_the_other(tmp_path, monkeypatch):
-    """And each module once: the second program finds what the first has fetched."""
+def test_programs_that_start_together_download_one_after_the_other(tmp_path, monkeypatch, capsys):
+    """And each module once: the second program finds what the first has fetched.  A line tells of the download."""
     fetched = []
 
     def retrieve(_what, target, _log, name):
@@ -76,6 +76,8 @@ def test_programs_that_start_together_download_one_after_the_other(tmp_path, mon
         found = list(programs.map(lambda module: jars.fetch("org", module, "1"), ["a", "b", "a", "b"]))
     assert sorted(fetched) == ["org:a:1", "org:b:1"]
     assert [len(paths) for paths in found] == [1, 1, 1, 1]
+    told = capsys.readouterr().err.splitlines()
+    assert sorted(told) == [f"floodmark: downloading {module} 1 into {tmp_path}, once" for module in "ab"]
 
 
 @pytest.mark.parametrize(
