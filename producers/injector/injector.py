@@ -8,7 +8,7 @@ fences the first.  There is no consumer group.
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from floodmark.producers.clients import admin
@@ -256,17 +256,31 @@ class Injector(Closing):
                 self._preview.add_all(records)
                 self._judge(self._preview)
         self._take(records)
-        self._align()
         if self._clock.steady() >= self._next_commit:
             self.commit()
             if progress is not None:
                 progress(self)
 
-    def _align(self) -> None:
-        """Stop reading the partitions that are too far ahead, and resume those that no longer are."""
-        if self._alignment is not None:
-            self._alignment.poll(self._clock.steady())
-        for number, paused in self._partitions.align(self._alignment):
+    def _aligned(self, records: list[Record]) -> Iterator[Record]:
+        """Yield the records of each partition until it is too far ahead; then pause it, and keep its others.
+
+        So only paused partitions have waiting records, each at most those of one batch.
+        """
+        for record in records:
+            self._partitions[record.partition()].waiting.append(record)
+        moved = True
+        while moved:
+            moved = False
+            if self._alignment is not None:
+                self._alignment.poll(self._clock.steady())
+            self._partitions.align(self._alignment)
+            for number, partition in self._partitions.used.items():
+                while partition.waiting and not partition.is_ahead:
+                    yield partition.waiting.popleft()
+                    moved = True
+                    if self._alignment is not None:
+                        partition.held = self._alignment.held(partition.input.watermark, self._clock.steady(), number)
+        for number, paused in self._partitions.pause():
             self._input.hold(number, paused=paused)
             if paused and self._alignment is not None:
                 self._next_commit = self._clock.steady()  # the other topic may wait for these marks
@@ -296,7 +310,7 @@ class Injector(Closing):
         self._taken = self._clock.wall()
         self._out.begin()
         seen, bounds = self._clock.steady(), self._sanitizer.bounds(self._taken)
-        for record in records:
+        for record in records if self._alignment is None and self.injection.align is None else self._aligned(records):
             error, partition = record.error(), self._partitions[record.partition()]
             if error is None:
                 self._pass_on(record, partition, bounds, seen)

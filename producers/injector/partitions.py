@@ -2,10 +2,12 @@
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 from floodmark.producers.clients.clock import Clock
+from floodmark.producers.clients.consumers import Record
 from floodmark.producers.event_times.injection import Injection, InjectorState
 from floodmark.producers.event_times.input_partition import MISSING_EVENT_TIME, InputPartition, Routed
 from floodmark.producers.event_times.time_policy import Outcome
@@ -37,7 +39,9 @@ class InjectedPartition:
     decisions: deque[tuple[int, int]] | None = None  # the remaining `Decisions` of an earlier run, if it is repeated
     end: int | None = None  # the offset of its end, if it is read to its end
     paused: bool = False  # whether reading is paused, because the partition is too far ahead
+    limit: float | None = None  # the watermark above which it waits for the slowest partition; ``None``: it need not
     held: Held | None = None  # the topic that it waits for
+    waiting: deque[Record] = field(default_factory=deque)  # records that were read before it was paused
     processing_time: int | None = None  # all records before this time are read, epoch milliseconds; ``None``: not known
     _marked: tuple[int | None, int | None] = (None, None)  # the watermark and the processing time of its last mark
     _changed: bool = True  # whether it has new records, or no mark in this epoch
@@ -91,6 +95,12 @@ class InjectedPartition:
     def has_passed(self, end: int) -> bool:
         """Tell whether it is read to its end, or, if it grows, past an earlier one."""
         return self.at_end or self.next > end
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it is too far ahead of the slowest partition or of another topic."""
+        watermark, limit = self.input.watermark, self.limit
+        return self.held is not None or (watermark is not None and limit is not None and watermark > limit)
 
     def hold(self, *, paused: bool) -> None:
         """Note whether reading is paused: records may arrive unread, so its watermark must not follow the clock."""
@@ -220,21 +230,25 @@ class InjectedPartitions:
                 partition.advance_processing_time(slowest)
         return slowest
 
-    def align(self, alignment: AlignmentReader | None) -> Iterator[tuple[int, bool]]:
-        """Yield the partitions to pause (``True``), which are too far ahead, and those to resume."""
+    def align(self, alignment: AlignmentReader | None) -> None:
+        """Decide again which partitions are too far ahead, see `InjectedPartition.is_ahead`."""
         used, tolerance, now = self.used, self._injection.align, self._clock.steady()
         behind = [partition.input.watermark for partition in used.values() if not partition.at_end]
-        slowest = lowest(behind)
-        for number, partition in used.items():
-            watermark = partition.input.watermark
+        limit = None
+        if tolerance is not None and behind:
             # A partition with a backlog and no watermark may be the slowest, so it is never paused.
-            limit = None if tolerance is None or slowest is None else slowest + milliseconds(tolerance)
-            ahead = watermark is not None and tolerance is not None and (limit is None or watermark > limit)
-            partition.held = None if alignment is None else alignment.held(watermark, now, number)
-            paused = (bool(behind) and ahead) or partition.held is not None
-            if paused != partition.paused:
-                partition.hold(paused=paused)
-                yield number, paused
+            slowest = lowest(behind)
+            limit = -inf if slowest is None else slowest + milliseconds(tolerance)
+        for number, partition in used.items():
+            partition.limit = limit
+            partition.held = None if alignment is None else alignment.held(partition.input.watermark, now, number)
+
+    def pause(self) -> Iterator[tuple[int, bool]]:
+        """Yield the partitions to pause (``True``), which are too far ahead, and those to resume."""
+        for number, partition in self.used.items():
+            if partition.is_ahead != partition.paused:
+                partition.hold(paused=partition.is_ahead)
+                yield number, partition.paused
 
     def require_time(self, first_trouble: str | None) -> None:
         """Raise InjectorError if records were copied, and none has a readable event time."""

@@ -380,8 +380,8 @@ def test_a_partition_that_is_ahead_is_paused_until_the_slowest_comes(kafka, topi
         until(passed, "all", 60)
         injector.commit()
         assert injector.outcomes["on_time"] == 2 * rows
-    ahead = next(second for first, second in progress if first == rows)
-    assert ahead <= 20_000, "while the first had a backlog, the second has passed on little more than a poll"
+    ahead = max(second for first, second in progress if first < rows)
+    assert ahead <= 1, "while the first had a backlog, the second has passed on the record that showed how far it is"
 
 
 def test_a_replay_of_the_decisions_gives_the_same_topic(kafka, topic):
