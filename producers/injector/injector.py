@@ -94,11 +94,10 @@ class Injector(Closing):
         self._config, self._clock = dict(config), clock
         given, partitions = sizes_of(self._config, injection, equal=partition is not None)
         require_unmarked_drops(self._config, injection)
-        writer = injection.source if partition is None else f"{injection.source}-{partition}"
         self._partition = partition
-        self._out = Transaction(
-            {**_OUTPUT, **config}, writer, injection.target_topic, kind="injector", refused=self._refusal
-        )
+        self._out = self._fencing(partition)
+        for other in range(partitions) if partition is None else [None]:
+            self._fencing(other)  # members of a group, or the one injector of all partitions
         admin.await_transactions(config, injection.target_topic, name, None if partition is None else [partition])
         self._sanitizer = Sanitizer(injection, admin.timestamp_tolerances(config, injection.target_topic), self.counts)
         if isinstance(injection.fmt, LogTime) and admin.overwrites_timestamps(config, injection.target_topic):
@@ -141,6 +140,17 @@ class Injector(Closing):
         """All input before this time is committed, epoch milliseconds; ``None``: not known."""
         self._next_commit, self._next_look = clock.steady(), clock.steady() + _LOOK_INTERVAL
         self._preview = self._unjudged()
+
+    def _fencing(self, partition: int | None) -> Transaction:
+        """Return the writer of a partition, or of all; an earlier one can no longer commit."""
+        return Transaction(
+            {**_OUTPUT, **self._config},
+            self.injection.source,
+            self.injection.target_topic,
+            kind="injector",
+            shard=partition,
+            refused=self._refusal,
+        )
 
     def _unjudged(self) -> Preview | None:
         """Return an empty preview for the first records of this run; ``None``: they need not be judged."""

@@ -11,6 +11,7 @@ import time
 from collections import Counter, defaultdict
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from confluent_kafka import Producer
@@ -161,12 +162,14 @@ def test_a_member_that_believes_too_long_that_a_partition_is_its_own_is_shut_out
     assert_exact(kafka, topics, written)
 
 
-def test_a_group_whose_partitions_another_group_writes_says_so_at_once_and_ends(kafka, topics, caplog):
+@pytest.mark.parametrize("together", [False, True], ids=["injector", "group"])
+def test_a_group_whose_partitions_another_writes_says_so_at_once_and_ends(kafka, topics, caplog, together):
     clock = ManualClock(wall=1_700_000_000_000)
     with InjectorGroup(injection(*topics), {**kafka.config, **SOON}, group="one", clock=clock) as first:
         until(lambda: first.step() or len(first.partitions) == PARTITIONS, "all partitions with the first")
-        with InjectorGroup(injection(*topics), {**kafka.config, **SOON}, group="two") as second:
-            until(lambda: second.step() or len(second.partitions) == PARTITIONS, "all partitions with the second")
+        other = partial(InjectorGroup, group="two") if together else Injector
+        with other(injection(*topics), {**kafka.config, **SOON}) as second:
+            until(lambda: second.step() or len(second.watermarks) == PARTITIONS, "all partitions with the second")
 
             def fenced():
                 clock.advance(timedelta(seconds=1))  # its transactions are due
@@ -178,6 +181,18 @@ def test_a_group_whose_partitions_another_group_writes_says_so_at_once_and_ends(
             clock.advance(timedelta(minutes=2))
             with pytest.raises(FencedError, match="an injector outside the group writes to its partitions"):
                 first.step()
+
+
+def test_a_group_stops_an_earlier_injector_of_all_partitions(kafka, topics, fed):
+    with Injector(injection(*topics), kafka.config) as earlier:
+        earlier.step()
+        with InjectorGroup(injection(*topics), {**kafka.config, **SOON}) as group:
+            until(lambda: group.step() or len(group.partitions) == PARTITIONS, "all partitions with the group")
+            written = fed()
+            with pytest.raises(FencedError, match="another instance with the same name"):
+                until(earlier.step, "that the earlier one is stopped")
+            until(lambda: group.step() or passed_on(kafka, topics), "the last record")
+    assert_exact(kafka, topics, written)
 
 
 def test_a_member_whose_partitions_start_slowly_keeps_them(kafka, topics, monkeypatch):
@@ -291,6 +306,7 @@ def test_a_member_tells_what_it_has_counted_itself(kafka, topics, monkeypatch):
 FORGOTTEN = """\
 import json, sys, time
 from datetime import timedelta
+from functools import partial
 from floodmark.producers import TimePolicy
 from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.injection import Injection
