@@ -78,6 +78,14 @@ class DeltaTable(Table):
         return spark.catalog.tableExists(self.name)
 
     @override
+    def create_from(self, rows: DataFrame) -> None:
+        if not self._is_path:
+            Table.create_from(self, rows)
+            return
+        # `create` refuses a folder with files, such as one of a start that was killed.
+        rows.write.format(self.provider).mode("append").partitionBy(*self.partition_by).save(self.name)
+
+    @override
     def newest(self, spark: SparkSession) -> TableMark | None:
         if not self.exists(spark):
             return None

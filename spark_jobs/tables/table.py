@@ -106,8 +106,12 @@ class Table(ABC):
             if self.exists(spark):
                 return
             columns = StructType([StructField(field.name, field.dataType) for field in result.schema])
-            new = spark.createDataFrame([], columns).writeTo(self.sql).using(self.provider)
-            (new.partitionedBy(*map(_column, self.partition_by)) if self.partition_by else new).create()
+            self.create_from(spark.createDataFrame([], columns))
+
+    def create_from(self, rows: DataFrame) -> None:
+        """Create the table from no rows."""
+        new = rows.writeTo(self.sql).using(self.provider)
+        (new.partitionedBy(*map(_column, self.partition_by)) if self.partition_by else new).create()
 
     def commit(self, spark: SparkSession, batches: Mapping[int, DataFrame], mark: TableMark) -> None:
         """Write the rows of batches, by their numbers, with the mark, in one commit."""

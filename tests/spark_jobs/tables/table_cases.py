@@ -466,6 +466,15 @@ def test_a_job_that_is_killed_writes_each_row_once(kafka, topic, place, checkpoi
     assert_exact(kind, place(kind), stream)
 
 
+def test_a_delta_table_whose_creation_was_killed_is_created_by_the_next_start(kafka, topic, place, start):
+    given, stream = topic(2), Stream.seeded(22, steps=4)
+    stream.produce(kafka.config, given)
+    (place("delta") / "_delta_log" / "_staged_commits").mkdir(parents=True)  # what a start left behind
+    (place("delta") / "part-00000.snappy.parquet").touch()
+    start(given, named_table("delta", place("delta"))).awaitTermination(_LIMIT)
+    assert_exact("delta", place("delta"), stream)
+
+
 def test_the_programs_of_the_pages_write_a_table(spark, kafka, topic, checkpoint, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the first program's catalog is in the folder "lake" there
     orders, minute = topic(1), 60_000
