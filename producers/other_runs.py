@@ -41,7 +41,7 @@ all sources membership=Membership(version=2, size=2)
         memberships = [mark.membership for mark in marks.values()]
         self.membership = max(memberships, key=attrgetter("version", "size"), default=Membership(0, 0))
         """The one that readers follow: the highest version, and of that the largest size."""
-        self._marks = marks.values()
+        self.marks = list(marks.values())
         self._others = [mark for name, mark in sorted(marks.items()) if name != source]
 
     @property
@@ -93,7 +93,7 @@ all sources membership=Membership(version=2, size=2)
     @property
     def end_advice(self) -> str | None:
         """What a new run does to readers, if all sources of the topic have ended; ``None``: some have not."""
-        members = [mark for mark in self._marks if mark.membership.version == self.membership.version]
+        members = [mark for mark in self.marks if mark.membership.version == self.membership.version]
         if len(members) < self.membership.size or {mark.status for mark in members} != {Status.ENDED}:
             return None
         return (

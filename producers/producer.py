@@ -123,6 +123,7 @@ class WatermarkedProducer:
         self._resume(before, wall, joined=speaker is not None)
         if alignment is not None:
             channel.alignment = AlignmentReader(config, alignment, topic=topic, source=source)
+            channel.alignment.begin_with(before.marks, wall, clock.steady())
         if channel.on_source_ended is None:
             channel.owner = repr(self)
             if background:

@@ -1,6 +1,7 @@
 """Pause a source that is too far ahead (Flink's watermark alignment, FLIP-182, without a coordinator)."""
 
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -172,6 +173,11 @@ class AlignmentReader(Closing):
         self._read = self._found = len(starts)
         self._next_poll: int | None = None
         self._consumer.assign([TopicPartition(topic, *start) for start in starts.items()])
+
+    def begin_with(self, marks: Iterable[WatermarkRecord], wall: int, now: int) -> None:
+        """Apply the marks that the own topic has already; ``wall`` and ``now`` (steady clock): milliseconds."""
+        for mark in marks if isinstance(self.peers, Peers) else ():
+            self.peers.take(mark, mark.emitted_at, now - max(0, wall - mark.emitted_at))
 
     def look_for_partitions(self, client: Producer) -> None:
         """Ask Kafka for new partitions of the other topic, which `poll` then reads; it may run in a thread."""

@@ -23,10 +23,10 @@ from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.group import InjectorGroup
 from floodmark.producers.injector.injector import Injector
-from floodmark.producers.readers.alignment import Downstream, Peers
+from floodmark.producers.readers.alignment import PATIENCE, Downstream, Peers
 from floodmark.producers.readers.chain import ChainReader
 from floodmark.producers.readers.replay import read_until_end
-from floodmark.producers.testing import mark
+from floodmark.producers.testing import ManualClock, mark
 from floodmark.schemas import Membership, Status
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import HELD_HEADER
@@ -317,6 +317,23 @@ def test_a_source_of_a_pool_waits_for_a_topic_that_grows_and_the_others_go_on(ka
         until(lambda: len(sent) == 60, "all records: nothing holds them")
         runner.join(30)
         pool.end()
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(("silent", "ahead"), [(0, True), (PATIENCE + 1_000, False)], ids=["recent", "old"])
+def test_a_source_stays_near_the_marks_before_its_start(kafka, topic, silent, ahead):
+    """From its first record on, not from the first mark that it reads; marks of a source that is dead hold nothing."""
+    target, two = topic(2), Membership(version=1, size=2)
+    begin = ManualClock(wall=time.time_ns() // 1_000_000 - silent)
+    with WatermarkedProducer(
+        kafka.config, topic=target, source="slow", strategy=ascending(), membership=two, background=False, clock=begin
+    ) as slow:
+        slow.produce(b"x", event_time=1_000)
+    with WatermarkedProducer(
+        kafka.config, topic=target, source="fast", strategy=ascending(), membership=two, alignment=timedelta(seconds=1)
+    ) as fast:
+        fast.produce(b"x", event_time=9_000)
+        assert fast.ahead is ahead
 
 
 @pytest.mark.kafka
