@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from floodmark.producers.event_times.formats import NO_SUBSTREAM, InputFormat, Resolved, SubstreamKey
 from floodmark.producers.event_times.policy_fit import PolicyFit
-from floodmark.producers.event_times.time_policy import TimePolicy
+from floodmark.producers.event_times.time_policy import Outcome, TimePolicy
 from floodmark.schemas.classify import Headers
 from floodmark.schemas.errors import InvalidEventTimeError, UnreadableValueError
 from floodmark.schemas.errors.base import iso
@@ -67,6 +67,7 @@ class InputPartition:
         self.trouble: str | None = None
         self.elapsed = 0  # milliseconds between the last record and the last estimate, also over restarts
         self._substream_by, self._fit, self._drop_late = substream_by, fit, drop_late
+        self._largest: int | None = None  # the largest event time of this run that a ``fit`` has seen
 
     def take(self, key: bytes | None, value: bytes | None, log_time: int) -> Routed:
         """Route one record, in the order of the log."""
@@ -104,8 +105,11 @@ class InputPartition:
         substream = None if self._substream_by is None else self._substream(self._substream_by, key, value)
         outcome, adjusted = self.policy_state.decide(time, arrival, substream)
         if self._fit is not None and arrival is not None:
+            if substream is None and outcome is not Outcome.EARLY_DROPPED:
+                self._largest = time if self._largest is None else max(self._largest, time)
+            behind = 0 if self._largest is None else max(0, self._largest - time)
             per, keyless = self.fmt.per_millisecond, substream in NO_SUBSTREAM
-            self._fit.add(outcome, time, arrival, per_millisecond=per, keyless=keyless)
+            self._fit.add(outcome, time, arrival, behind=behind, per_millisecond=per, keyless=keyless)
         if adjusted is None:
             judged = outcome.removesuffix("_dropped").replace("_", " ")
             self.trouble = self.trouble or f"its time {iso(time)} is {judged}, so it is dropped"

@@ -22,23 +22,32 @@ class PolicyFit:
         self.first: int | None = None  # the first event time, epoch milliseconds
         self._plausible = False
         self._delays: list[int] = []
+        self._behinds: list[int] = []
         self._outcomes: Counter[Outcome] = Counter()
         self._keyless = 0
         self._judged = self._misfit = False
         self._advice: str | None = None
 
     def add(
-        self, outcome: Outcome, event_time: int, arrival: int, *, per_millisecond: int = 1, keyless: bool = False
+        self,
+        outcome: Outcome,
+        event_time: int,
+        arrival: int,
+        *,
+        behind: int = 0,
+        per_millisecond: int = 1,
+        keyless: bool = False,
     ) -> None:
         """Add a decision; every 1,000 events are judged together.
 
-        Times are epoch milliseconds; ``per_millisecond``: of the format.  ``keyless``: the event lacks what should tell
-        its substream.
+        Times are epoch milliseconds; ``behind``: how far below the largest event time so far.  ``per_millisecond``: of
+        the format.  ``keyless``: the event lacks what should tell its substream.
         """
         if not self._plausible:
             self.first = event_time if self.first is None else self.first
             self._plausible = not are_seconds(event_time, arrival, per_millisecond)
         self._delays.append(arrival - event_time)
+        self._behinds.append(behind)
         self._outcomes[outcome] += 1
         self._keyless += keyless
         if len(self._delays) >= _WINDOW:
@@ -69,7 +78,7 @@ class PolicyFit:
         if misfit and not self._misfit:
             self._advice = self._advise(lost)
         self._judged, self._misfit = True, misfit
-        self._delays, self._outcomes, self._keyless = [], Counter(), 0
+        self._delays, self._behinds, self._outcomes, self._keyless = [], [], Counter(), 0
 
     def _advise(self, lost: int) -> str:
         count, delays = len(self._delays), sorted(self._delays)
@@ -94,13 +103,15 @@ class PolicyFit:
         tolerance, known = milliseconds(self._policy.late), self._policy.out_of_order
         apart = known is not None or self._substreams
         order = milliseconds(known or timedelta(0)) if apart else tolerance
-        if most <= min(order, tolerance):
-            ahead, past = -delays[0], "an earlier start with other options, or an event ahead of its arrival"
+        ahead, behind = -delays[0], sorted(self._behinds)[ceil(0.99 * count) - 1]
+        if most <= tolerance and (most > order or ahead + median <= order < behind):
+            wanted = f"--out-of-order {ceil(behind / 1000)} keeps the times of 99 %"
+            return f"{late} {wanted if behind > order else 'A larger --out-of-order keeps the times of more events'}"
+        if most <= tolerance:
+            past = "an earlier start with other options, or an event ahead of its arrival"
             if ahead + median > order:
                 past += f" (here up to {ahead / 1000:,.1f} s: pass a smaller --early)"
             return f"{told} The watermark was moved too far by {past}. To start over, add --reset"
-        if most <= tolerance:
-            return f"{late} A larger --out-of-order keeps the times of more events"
         also = f" --out-of-order {ceil(most / 1000)}" if apart and most > order else ""
         return f"{late} --late {ceil(most / 1000)}{also} keeps the times of 99 %"
 
