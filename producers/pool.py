@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from floodmark.producers.channel import Channel, check_settings
 from floodmark.producers.clients.admin import Config
-from floodmark.producers.clients.clock import Clock
+from floodmark.producers.clients.clock import Clock, Deadline
 from floodmark.producers.other_runs import last_marks, last_membership_version
 from floodmark.producers.producer import WatermarkedProducer
 from floodmark.producers.readers.alignment import Alignment, AlignmentReader, require_topic
@@ -360,19 +360,20 @@ class SourcePool:
     def close(self, timeout: float = 10) -> bool:
         """Wait until Kafka has acknowledged all records, send marks if the queue has room, and stop the thread.
 
-        No source ends: readers continue to wait for them.  ``timeout``: of each wait, seconds.  Returns whether each
-        record was acknowledged or has failed.
+        No source ends: readers continue to wait for them.  ``timeout``: seconds.  Returns whether each record was
+        acknowledged or has failed.
         """
         return self._close(timeout, promise=not self._channel.stopped)
 
     def _close(self, timeout: float, *, promise: bool) -> bool:
+        deadline = Deadline(timeout)
         with self._channel.lock:
             client, senders = self._channel.client, list(self._senders.values())
             try:
                 client.flush(timeout)
                 if promise:
                     self._for_each(self._speakers, lambda sender: sender.emit(wait=False))
-                    client.flush(timeout)
+                    client.flush(max(0.0, deadline.left))
                 closed = all(sender.outbox.unacknowledged == 0 for sender in self._speakers)
             finally:
                 self._channel.stop_background()

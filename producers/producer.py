@@ -519,18 +519,19 @@ class WatermarkedProducer:
         """Wait until Kafka has acknowledged all records, and close what this source does not share.
 
         Without ``background``, ``close`` sends no marks: call `flush` or `end` first, or use ``with``, which flushes.
-        ``timeout``: of each wait, seconds.  Returns whether each record was acknowledged or has failed, see `failed`.
+        ``timeout``: seconds.  Returns whether each record was acknowledged or has failed, see `failed`.
         """
         running = self._channel.background is not None and not self._channel.stopped
         return self._close(timeout, promise=running and self._emitter.fenced_by is None)
 
     def _close(self, timeout: float, *, promise: bool) -> bool:
+        deadline = Deadline(timeout)
         with self._channel.lock:
             try:
                 self._channel.client.flush(timeout)
                 if promise and not self._emitter.ended:
                     self._sender.emit(wait=False)
-                    self._channel.client.flush(timeout)
+                    self._channel.client.flush(max(0.0, deadline.left))
                 closed = self._outbox.unacknowledged == 0
             finally:
                 self._release()
