@@ -19,11 +19,37 @@ COULD_NOT: Final = 2  # the exit status of a command that fails
 
 
 def run_command(main: Callable[..., Any] | typer.Typer) -> None:
-    """Run a function or a group of commands; an error of Floodmark or Kafka becomes one line, and exit status 2."""
+    """Run a function or a group of commands; an error of Floodmark, Kafka or the system is one line and status 2."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Lines("%(levelname)s %(message)s"))
     handler.addFilter(lambda record: "load in progress" not in record.getMessage())  # of new clusters
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    shown = _shown(main)
+    try:
+        try:
+            shown()
+        finally:
+            sys.stdout.flush()  # what cannot be written must be seen in the status
+    except OSError as error:
+        _write_no_more()
+        typer.echo(f"floodmark: {error}", err=True)
+        raise SystemExit(COULD_NOT) from None
+    except Exception as error:
+        from confluent_kafka import KafkaException
+        from floodmark.schemas.errors import FloodmarkError, MissingRightError
+        from floodmark.schemas.errors.base import printable_lines
+
+        if not isinstance(error, (FloodmarkError, KafkaException)):
+            raise
+        told = f"Kafka: {error.args[0].str()}" if isinstance(error, KafkaException) else str(error)
+        if isinstance(error, KafkaException) and "authorization failed" in told.lower():
+            told = f"{told.removesuffix('.')}. {MissingRightError.advice}"
+        typer.echo(f"floodmark: {printable_lines(told)}", err=True)
+        raise SystemExit(COULD_NOT) from None
+
+
+def _shown(main: Callable[..., Any] | typer.Typer) -> Callable[[], object]:
+    """Return what runs it, with its help wrapped once."""
     if isinstance(main, typer.Typer):
         app = main
     else:
@@ -38,20 +64,12 @@ def run_command(main: Callable[..., Any] | typer.Typer) -> None:
         for parameter in command.get_params(typer.Context(command)):
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""  # it takes no value, so help shows no type
-    try:
-        shown()
-    except Exception as error:
-        from confluent_kafka import KafkaException
-        from floodmark.schemas.errors import FloodmarkError, MissingRightError
-        from floodmark.schemas.errors.base import printable_lines
+    return shown
 
-        if not isinstance(error, (FloodmarkError, KafkaException)):
-            raise
-        told = f"Kafka: {error.args[0].str()}" if isinstance(error, KafkaException) else str(error)
-        if isinstance(error, KafkaException) and "authorization failed" in told.lower():
-            told = f"{told.removesuffix('.')}. {MissingRightError.advice}"
-        typer.echo(f"floodmark: {printable_lines(told)}", err=True)
-        raise SystemExit(COULD_NOT) from None
+
+def _write_no_more() -> None:
+    """Drop what Python would write at exit to an output that has failed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Lines(logging.Formatter):
@@ -154,7 +172,7 @@ def ended_by_signals(status: int) -> Iterator[None]:
         try:
             yield
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python writes at exit
+            _write_no_more()
             raise typer.Exit(status) from None
         except BaseException:
             if interrupted:

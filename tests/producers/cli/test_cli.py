@@ -274,6 +274,23 @@ def test_inject_shows_what_it_would_do_and_refuses_a_wrong_field(kafka, topic):
 
 
 @pytest.mark.kafka
+@pytest.mark.parametrize(
+    "command", [["board", "--once"], ["check", "--json"], ["tail", "-n", "9"], ["why"]], ids=" ".join
+)
+def test_an_output_that_takes_nothing_more_is_an_error_in_one_line(kafka, topic, command):
+    target = topic(1)
+    with WatermarkedProducer(kafka.config, topic=target, source="web", strategy=ascending()) as web:
+        web.produce(b"x", event_time=1)
+    servers = ["--bootstrap-servers", kafka.bootstrap_servers]
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        arguments = [*COMMAND, *command, target, *servers]
+        done = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, text=True, timeout=90, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "floodmark: [Errno 28] No space left on device"
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.kafka
 def test_tail_shows_what_cannot_be_read(kafka, topic):
     target = topic(1)
     with WatermarkedProducer(kafka.config, topic=target, source="web", strategy=ascending()) as ours:
