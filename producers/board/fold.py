@@ -211,7 +211,14 @@ class Fold:
             notes.append(f"clocks disagree: the log time of {self._newest[1]} is {ahead}")
         unread = tuple(sorted(self._unread.items()))
         stages = _stages(self._topics, self.unseen(), now)
+        if not answered:
+            stages = tuple(replace(stage, topics=tuple(map(_unknown_now, stage.topics))) for stage in stages)
         return Board(now=now, stages=stages, unread=unread, notes=tuple(notes), answered=answered)
+
+
+def _unknown_now(topic: TopicView) -> TopicView:
+    """Withdraw the good verdict on a topic that cannot be read now."""
+    return replace(topic, verdict=None) if topic.verdict is Health.OK else topic
 
 
 def _stages(topics: _Topics, unseen: Collection[Holder], now: int) -> tuple[Stage, ...]:

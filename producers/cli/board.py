@@ -23,7 +23,9 @@ def board(  # noqa: PLR0913  # each is an option of the command line
     interval: Annotated[float, option("Seconds between updates.", min=0.1, max=3600)] = 1,
     every: Annotated[bool, option("Show all sources, not only those with a problem.", "--all")] = False,
     serve: Annotated[bool, option("Serve the board as a web page on the loopback address.", "--serve")] = False,
-    port: Annotated[int, option("Port of the web page; 0: any free port.", min=0, max=65_535)] = 8417,
+    port: Annotated[
+        int | None, option("Port of the web page; 0: any free port.", min=0, max=65_535, show_default="8417")
+    ] = None,
     config: ConfigFile = None,
     json: Annotated[bool, option("Print a JSON line for each update.", "--json")] = False,
 ) -> None:
@@ -53,6 +55,8 @@ def board(  # noqa: PLR0913  # each is an option of the command line
 
     if serve and (once or json):
         raise UsageError(reason="--serve shows the board in a browser, --once and --json print it: use one of them")
+    if port is not None and not serve:
+        raise UsageError(reason="--port is the port of the web page: pass --serve, too")
     if not (topics or table):
         raise UsageError(reason="name a topic or a --table to show")
     settings = kafka_settings(bootstrap_servers, config)
@@ -63,7 +67,7 @@ def board(  # noqa: PLR0913  # each is an option of the command line
             raise typer.Exit(found.exit_status)
         with ended_by_signals(0):
             if serve:
-                board_page.serve(reader, interval, port)
+                board_page.serve(reader, interval, 8417 if port is None else port)
             board_text.follow(reader, interval, every=every, json=json)
 
 

@@ -55,6 +55,14 @@ def test_stages_are_found_from_the_records_alone():
     assert [topic.lags.root for topic in board.topics()] == [None, 2 * SECOND, 2 * SECOND]
 
 
+def test_nothing_is_well_while_kafka_does_not_answer():
+    chain = Chain().source("a").source("b", stands=10)
+    assert [topic.verdict for topic in chain.fold.board(NOW).topics()] == [Health.OK, Health.STALL]
+    unanswered = chain.fold.board(NOW, answered=False)
+    assert [topic.verdict for topic in unanswered.topics()] == [None, Health.STALL]
+    assert unanswered.exit_status == 1
+
+
 @pytest.mark.parametrize(
     ("said", "shown"),
     [

@@ -143,11 +143,14 @@ def test_a_port_that_is_taken_is_an_error(page):
         BoardPage(int(page.url.rstrip("/").rpartition(":")[2]))
 
 
-def test_it_is_either_printed_or_served():
-    line = [*COMMAND, "board", "x", "--serve", "--once", "--bootstrap-servers", "127.0.0.1:1"]
+@pytest.mark.parametrize(
+    ("options", "told"), [(["--serve", "--once"], "use one of them"), (["--port", "8460"], "pass --serve, too")]
+)
+def test_it_is_either_printed_or_served(options, told):
+    line = [*COMMAND, "board", "x", *options, "--bootstrap-servers", "127.0.0.1:1"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "use one of them" in done.stderr
+    assert told in done.stderr
 
 
 @contextmanager

@@ -273,7 +273,7 @@ def test_silence_is_no_news_while_kafka_is_away(kafka, topic, monkeypatch):
             for _ in range(3):
                 reader.poll(0.2)
             board = reader.board()
-            assert board.topic(target).verdict is not Health.STOP
+            assert board.topic(target).verdict not in {Health.STOP, Health.OK}
             assert board.exit_status == 2
             assert "no Kafka broker answers" in board.notes[0]
 
