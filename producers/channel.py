@@ -195,8 +195,11 @@ class Channel:
             self.background.raise_failure()
 
     def explain(self, error: BaseException) -> None:
-        """Raise the error after which the client writes nothing more, if ``error`` is a later one."""
-        if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._FATAL:  # noqa: SLF001  # public
+        """Raise the error behind ``error``: that the topic is missing, or that the client writes nothing more."""
+        code = error.args[0].code() if isinstance(error, KafkaException) else None
+        if code == KafkaError._UNKNOWN_TOPIC:  # noqa: SLF001  # public
+            raise UnknownTopicError(topic=self.topic, bootstrap_servers=self._config.get("bootstrap.servers"))
+        if code == KafkaError._FATAL:  # noqa: SLF001  # public
             self.client.poll(0.1)
             self.raise_fatal()
 

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 from floodmark.producers import (
     Data,
     Mark,
@@ -19,7 +20,13 @@ from floodmark.producers import (
     punctuated,
 )
 from floodmark.producers.readers.check import checker_of, findings
-from floodmark.schemas.errors import InvalidEventTimeError, LateRecordError, ReservedKeyError, UsageError
+from floodmark.schemas.errors import (
+    InvalidEventTimeError,
+    LateRecordError,
+    ReservedKeyError,
+    UnknownTopicError,
+    UsageError,
+)
 from support.harness import records_by_partition, until
 
 pytestmark = pytest.mark.kafka
@@ -195,3 +202,21 @@ def test_many_records_of_any_strategy_are_sent_as_one_by_one(kafka, topic):
             ours.produce_many([b"2", b"x", b"3"], event_times=[51, 52, 53])
         assert refused.value.__notes__ == ["1 of these 3 records were sent"]
         assert ours.metrics().records == 3
+
+
+def test_a_topic_that_was_deleted_is_named(kafka, topic):
+    target = topic(1)
+    soon = {"topic.metadata.refresh.interval.ms": 100, "topic.metadata.propagation.max.ms": 100}
+    settings = {"source": "a", "strategy": ascending(), "background": False}
+    ours = WatermarkedProducer({**kafka.config, **soon}, topic=target, **settings)
+    ours.produce(b"1", event_time=1)
+    ours.flush()
+    admin = AdminClient(kafka.config)
+    admin.delete_topics([target])[target].result(30)
+
+    def refused():
+        ours.produce(b"2", event_time=2)
+        ours.poll(0.1)
+
+    with pytest.raises(UnknownTopicError, match=f"topic '{target}' does not exist"):
+        until(refused, "an error")
