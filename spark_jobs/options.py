@@ -54,7 +54,7 @@ class ReadOptions:
 
     def __post_init__(self) -> None:
         if self.percentile is not None and self.percentile not in range(1, 101):
-            raise UsageError(reason=f"percentile is {self.percentile}, expected 1 to 100")
+            raise UsageError(reason=f"percentile is {self.percentile!r}, expected 1 to 100")
         most = self.max_offsets_per_trigger
         if not (most is None or most == "auto" or (isinstance(most, int) and most >= 1)):
             reason = f"max_offsets_per_trigger is {most!r}, expected 1 or more, 'auto', or None"

@@ -104,7 +104,7 @@ def _refuse_operators(node: Operator, *, under_watermark: bool, under_state: boo
     elif node.clock == "timeout" or (under_state and node.clock):
         reason = "it follows the clock, so no watermark tells how complete its results are"
         advice = "use event time"
-        raise UnsupportedQueryError(operator=node.kind, reason=reason, advice=advice)
+        raise UnsupportedQueryError(operator=_called(node.kind), reason=reason, advice=advice)
     elif not node.children:
         reason = "it has no watermark records, so watermarks of other streams would drop its rows as late, uncounted"
         advice = "copy its topic with `floodmark inject` and read() the copy; static tables can be joined"
@@ -159,10 +159,21 @@ def _unlike_after_replay(plan: Operator, judged: Iterable[tuple[str, Sequence[st
     """Yield the operators whose state a replay would not restore, each with the reason."""
     for node in plan.walk():
         if node.keeps_state and "WithState" in node.kind:
-            yield node.kind, "its state depends on when the watermark advanced, which a replay cannot repeat"
+            yield _called(node.kind), "its state depends on when the watermark advanced, which a replay cannot repeat"
         if node.kind == "DeduplicateWithinWatermark":
             yield "drop_duplicates_within", "the order of near rows decides which of them it has kept"
     yield from ((operator, _FOR_EVER) for operator in _kept_for_ever(plan, judged))
+
+
+def _called(kind: str) -> str:
+    """Return how users call a kind of operator.
+
+    >>> _called("FlatMapGroupsInPandasWithState"), _called("TransformWithStateInPySpark"), _called("Aggregate")
+    ('applyInPandasWithState', 'transformWithState', 'Aggregate')
+    """
+    if "WithState" not in kind:
+        return kind
+    return "applyInPandasWithState" if kind.startswith("FlatMapGroups") else "transformWithState"
 
 
 def _kept_for_ever(plan: Operator, judged: Iterable[tuple[str, Sequence[str]]]) -> Iterator[str]:
