@@ -54,10 +54,10 @@ _REJECT: Final = (
 _WORDS: Final = {
     Cause.SILENT: _Words(
         "it no longer sends marks",
-        "if {0} does not run or is paused, restart it (an injector: floodmark inject). If it runs with "
-        "background=False, leave that out, or call poll() once an interval. If it never returns, end it (an injector: "
-        "--until-end --end) or, if the topic has other sources, give them a membership with a higher version "
-        "without it",
+        "if {0} does not run or is paused, restart it (an injector: floodmark inject; if that fails, its error names "
+        "the step). If it runs with background=False, leave that out, or call poll() once an interval. If it never "
+        "returns, end it (an injector: --until-end --end) or, if the topic has other sources, give them a membership "
+        "with a higher version without it",
         "check whether job {0} runs, and read its log. Restart it with its checkpoint_location",
     ),
     Cause.SILENT_HERE: _Words(

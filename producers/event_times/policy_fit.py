@@ -21,8 +21,7 @@ class PolicyFit:
         self._substreams = substreams
         self.first: int | None = None  # the first event time, epoch milliseconds
         self._plausible = False
-        self._delays: list[int] = []
-        self._behinds: list[int] = []
+        self._distances: list[tuple[int, int]] = []  # of each event from its arrival, and from the largest time
         self._outcomes: Counter[Outcome] = Counter()
         self._keyless = 0
         self._judged = self._misfit = False
@@ -46,11 +45,10 @@ class PolicyFit:
         if not self._plausible:
             self.first = event_time if self.first is None else self.first
             self._plausible = not are_seconds(event_time, arrival, per_millisecond)
-        self._delays.append(arrival - event_time)
-        self._behinds.append(behind)
+        self._distances.append((arrival - event_time, behind))
         self._outcomes[outcome] += 1
         self._keyless += keyless
-        if len(self._delays) >= _WINDOW:
+        if len(self._distances) >= _WINDOW:
             self._close_window()
 
     @property
@@ -69,19 +67,20 @@ class PolicyFit:
 
     def judge(self) -> None:
         """Judge the events so far, unless some were judged before."""
-        if self._delays and not self._judged:
+        if self._distances and not self._judged:
             self._close_window()
 
     def _close_window(self) -> None:
-        lost = len(self._delays) - self._outcomes[Outcome.ON_TIME]
-        misfit = 2 * lost > len(self._delays) or self._keyless == len(self._delays)
+        lost = len(self._distances) - self._outcomes[Outcome.ON_TIME]
+        misfit = 2 * lost > len(self._distances) or self._keyless == len(self._distances)
         if misfit and not self._misfit:
             self._advice = self._advise(lost)
         self._judged, self._misfit = True, misfit
-        self._delays, self._behinds, self._outcomes, self._keyless = [], [], Counter(), 0
+        self._distances, self._outcomes, self._keyless = [], Counter(), 0
 
     def _advise(self, lost: int) -> str:
-        count, delays = len(self._delays), sorted(self._delays)
+        count = len(self._distances)
+        delays, behinds = map(sorted, zip(*self._distances, strict=True))
         if self._keyless == count:
             told = f"None of {count:,} events has the key or the JSON field of --substream-by"
             return f"{told}, so their order is judged together. Correct --substream-by"
@@ -103,7 +102,7 @@ class PolicyFit:
         tolerance, known = milliseconds(self._policy.late), self._policy.out_of_order
         apart = known is not None or self._substreams
         order = milliseconds(known or timedelta(0)) if apart else tolerance
-        ahead, behind = -delays[0], sorted(self._behinds)[ceil(0.99 * count) - 1]
+        ahead, behind = -delays[0], behinds[ceil(0.99 * count) - 1]
         if most <= tolerance and (most > order or ahead + median <= order < behind):
             wanted = f"--out-of-order {ceil(behind / 1000)} keeps the times of 99 %"
             return f"{late} {wanted if behind > order else 'A larger --out-of-order keeps the times of more events'}"

@@ -176,8 +176,9 @@ class AlignmentReader(Closing):
 
     def begin_with(self, marks: Iterable[WatermarkRecord], wall: int, now: int) -> None:
         """Apply the marks that the own topic has already; ``wall`` and ``now`` (steady clock): milliseconds."""
-        for mark in marks if isinstance(self.peers, Peers) else ():
-            self.peers.take(mark, mark.emitted_at, now - max(0, wall - mark.emitted_at))
+        for mark in marks:
+            if isinstance(self.peers, Peers):
+                self.peers.take(mark, mark.emitted_at, now - max(0, wall - mark.emitted_at))
 
     def look_for_partitions(self, client: Producer) -> None:
         """Ask Kafka for new partitions of the other topic, which `poll` then reads; it may run in a thread."""

@@ -83,7 +83,7 @@ class DeltaTable(Table):
             Table.create_from(self, rows)
             return
         # `create` refuses a folder with files, such as one of a start that was killed.
-        rows.write.format(self.provider).mode("append").partitionBy(*self.partition_by).save(self.name)
+        rows.write.format(self.provider).mode("append").partitionBy(*map(str, self.partition_by)).save(self.name)
 
     @override
     def newest(self, spark: SparkSession) -> TableMark | None:
