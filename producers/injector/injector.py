@@ -9,6 +9,7 @@ fences the first.  There is no consumer group.
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final
 
 from floodmark.producers.clients import admin
@@ -37,7 +38,7 @@ from floodmark.producers.other_runs import Predecessors, last_marks
 from floodmark.producers.readers.alignment import Alignment, AlignmentReader, require_topic
 from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.schemas.classify import Place, mark_record
-from floodmark.schemas.errors import BrokerUnavailableError, InjectorError
+from floodmark.schemas.errors import BrokerUnavailableError, InjectorError, MissingRightError
 from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.records import FIRST_HEADER, Membership, Status, is_mark_key, membership_of
 from floodmark.schemas.timestamps import milliseconds
@@ -95,9 +96,7 @@ class Injector(Closing):
         given, partitions = sizes_of(self._config, injection, equal=partition is not None)
         require_unmarked_drops(self._config, injection)
         self._partition = partition
-        self._out = self._fencing(partition)
-        for other in range(partitions) if partition is None else [None]:
-            self._fencing(other)  # members of a group, or the one injector of all partitions
+        self._out = self._fencing(partitions)
         admin.await_transactions(config, injection.target_topic, name, None if partition is None else [partition])
         self._sanitizer = Sanitizer(injection, admin.timestamp_tolerances(config, injection.target_topic), self.counts)
         if isinstance(injection.fmt, LogTime) and admin.overwrites_timestamps(config, injection.target_topic):
@@ -141,16 +140,19 @@ class Injector(Closing):
         self._next_commit, self._next_look = clock.steady(), clock.steady() + _LOOK_INTERVAL
         self._preview = self._unjudged()
 
-    def _fencing(self, partition: int | None) -> Transaction:
-        """Return the writer of a partition, or of all; an earlier one can no longer commit."""
-        return Transaction(
-            {**_OUTPUT, **self._config},
-            self.injection.source,
-            self.injection.target_topic,
-            kind="injector",
-            shard=partition,
-            refused=self._refusal,
-        )
+    def _fencing(self, partitions: int) -> Transaction:
+        """Return the writer, after which no earlier injector of this source can commit, of all partitions or of one."""
+        source, target = self.injection.source, self.injection.target_topic
+
+        def writer(partition: int | None) -> Transaction:
+            settings = {**_OUTPUT, **self._config}
+            return Transaction(settings, source, target, kind="injector", shard=partition, refused=self._refusal)
+
+        own = writer(self._partition)
+        for other in range(partitions) if self._partition is None else [None]:
+            with suppress(MissingRightError):  # then this user has no other injector
+                writer(other)
+        return own
 
     def _unjudged(self) -> Preview | None:
         """Return an empty preview for the first records of this run; ``None``: they need not be judged."""

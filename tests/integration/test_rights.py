@@ -252,7 +252,7 @@ def fed(guarded):
 @pytest.mark.kafka
 def test_a_member_of_a_group_of_injectors(guarded, grant, fed, tmp_path):
     raw, marked = fed
-    identities = [f"floodmark-inject-{raw}-{number}-{marked}" for number in (0, 1)]
+    identities = [f"floodmark-inject-{raw}-{marked}/{number}" for number in (0, 1)]
     config = grant("`floodmark inject --group`", raw, marked, *identities, group="members")
     options = ["--from", raw, "--to", marked, "--json-field", "at", "--group", "members", "--json"]
     member = Process("member", command(config, tmp_path, "inject", *options), tmp_path)
