@@ -133,6 +133,7 @@ class Channel:
         self.next_refresh = clock.steady() + _REFRESH_INTERVAL  # when `refresh_in_background` is due, by `steady`
         self.background: Background | None = None
         self.alignment: AlignmentReader | None = None  # what the sources must stay near; ``None``: nothing, or closed
+        self.unsettled = False  # whether it was closed before Kafka had acknowledged all
         self.on_source_ended = on_source_ended
         self.last_marks: Mapping[str, WatermarkRecord] | None = None  # of each source in the topic, read once by a pool
         self.lowest_epoch = 0
@@ -164,7 +165,10 @@ class Channel:
     def _finish(self, close: Callable[[float], bool], timeout: float) -> None:
         """Close the owner at the end of the process, unless another thread keeps the lock for ``timeout`` seconds."""
         lock = self.lock
-        if isinstance(lock, _ForkedLock) or not lock.acquire(timeout=timeout):
+        if isinstance(lock, _ForkedLock):
+            return
+        if not lock.acquire(timeout=timeout):
+            self.unsettled = True
             return
         try:
             close(timeout)
@@ -267,9 +271,13 @@ _CHANNELS: Final[WeakSet[Channel]] = WeakSet()
 
 @atexit.register
 def _warn_of_unsent() -> None:
-    """Tell of records that a producer leaves in its queue; those with a thread have been closed before."""
+    """Tell of records that a producer leaves in its queue."""
     for channel in list(_CHANNELS):
-        if not channel.forked and (left := channel.client.flush(0)):
+        if (
+            (channel.background is None or channel.unsettled)
+            and not channel.forked
+            and (left := channel.client.flush(0))
+        ):
             late = "Kafka did not acknowledge them before the timeout of close()"
             reason = "call flush(), end() or close() before" if channel.background is None else late
             message = "%s: the process ends, but Kafka may lack %d records or marks: %s"

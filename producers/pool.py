@@ -375,6 +375,7 @@ class SourcePool:
                     self._for_each(self._speakers, lambda sender: sender.emit(wait=False))
                     client.flush(max(0.0, deadline.left))
                 closed = all(sender.outbox.unacknowledged == 0 for sender in self._speakers)
+                self._channel.unsettled = not closed
             finally:
                 self._channel.stop_background()
             if promise:

@@ -533,6 +533,7 @@ class WatermarkedProducer:
                     self._sender.emit(wait=False)
                     self._channel.client.flush(max(0.0, deadline.left))
                 closed = self._outbox.unacknowledged == 0
+                self._channel.unsettled = not closed
             finally:
                 self._release()
             if promise:
