@@ -220,8 +220,9 @@ class Job:
 
     def exception(self) -> FloodmarkError | None:
         """Return the error of Floodmark that failed the job, or a `JobFailedError`; ``None``: it has not failed."""
-        failure = self._handler.failure
-        error: BaseException | None = failure or self.query.exception()
+        error: BaseException | None = self._handler.failure or self.query.exception()
+        failure = self._handler.failure  # it may have failed only now; Spark has its error later
+        error = failure or error
         if error is None or (self._is_being_stopped() and was_interrupted(error)):
             return None
         if isinstance(error, FloodmarkError):

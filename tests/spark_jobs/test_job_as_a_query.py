@@ -7,13 +7,15 @@ import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from floodmark.producers import WatermarkedProducer, explicit
 from floodmark.producers.clients.admin import end_offsets
-from floodmark.schemas.errors import ChangedQueryError, FencedError, JobFailedError
-from floodmark.spark_jobs import write
+from floodmark.schemas.errors import ChangedQueryError, FencedError, JobFailedError, UsageError
+from floodmark.spark_jobs import Job, write
 from floodmark.spark_jobs.queries import source_options
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import WIDTH, counted, fails, read_events, windowed
 from support.harness import Stream, drain, events, until, window_counts
@@ -312,3 +314,15 @@ def test_a_batch_that_runs_at_the_end_of_a_program_is_written(kafka, topic, chec
     assert done.returncode == 0, done.stderr
     assert "RuntimeError" not in done.stderr, done.stderr
     assert sum(end_offsets(kafka.config, out).values()) > 0
+
+
+def test_a_job_that_fails_while_it_is_asked_says_its_own_error():
+    """Spark's error comes later, and only names it."""
+    handler, own = SimpleNamespace(failure=None), UsageError(reason="it lacks batch 7")
+
+    def exception():
+        handler.failure = own
+        return PySparkException("Traceback")
+
+    asked = SimpleNamespace(_handler=handler, query=SimpleNamespace(exception=exception), _is_being_stopped=bool)
+    assert Job.exception(asked) is own
