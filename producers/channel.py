@@ -18,7 +18,7 @@ from floodmark.producers.clients.admin import (
     require_settings,
     shared,
 )
-from floodmark.producers.clients.clock import Clock
+from floodmark.producers.clients.clock import Clock, Deadline
 from floodmark.producers.clients.consumers import EXISTING_TOPICS, client_log
 from floodmark.producers.other_runs import Predecessors, Successors, last_marks
 from floodmark.producers.readers.alignment import AlignmentReader
@@ -188,6 +188,16 @@ class Channel:
         if alignment is not None:
             alignment.close()
 
+    def settle(self, timeout: float, emit: Callable[[], object] | None, unacknowledged: Callable[[], int]) -> bool:
+        """Wait until Kafka has acknowledged all, then ``emit`` marks and wait for them; return whether none is left."""
+        deadline = Deadline(timeout)
+        self.client.flush(timeout)
+        if emit is not None:
+            emit()
+            self.client.flush(deadline.left)
+        self.unsettled = unacknowledged() > 0
+        return not self.unsettled
+
     def keep_failure(self, failure: Exception) -> None:
         """Log an error, and raise it in the next call of the owner."""
         if self.background is not None:
@@ -273,13 +283,13 @@ _CHANNELS: Final[WeakSet[Channel]] = WeakSet()
 def _warn_of_unsent() -> None:
     """Tell of records that a producer leaves in its queue."""
     for channel in list(_CHANNELS):
-        if (
-            (channel.background is None or channel.unsettled)
-            and not channel.forked
-            and (left := channel.client.flush(0))
-        ):
-            late = "Kafka did not acknowledge them before the timeout of close()"
-            reason = "call flush(), end() or close() before" if channel.background is None else late
+        if channel.background is None:
+            reason = "call flush(), end() or close() before"
+        elif channel.unsettled:
+            reason = "Kafka did not acknowledge them before the timeout of close()"
+        else:
+            continue
+        if not channel.forked and (left := channel.client.flush(0)):
             message = "%s: the process ends, but Kafka may lack %d records or marks: %s"
             _log.error(message, channel.owner, left, reason)
 

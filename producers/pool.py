@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from floodmark.producers.channel import Channel, check_settings
 from floodmark.producers.clients.admin import Config
-from floodmark.producers.clients.clock import Clock, Deadline
+from floodmark.producers.clients.clock import Clock
 from floodmark.producers.other_runs import last_marks, last_membership_version
 from floodmark.producers.producer import WatermarkedProducer
 from floodmark.producers.readers.alignment import Alignment, AlignmentReader, require_topic
@@ -366,16 +366,16 @@ class SourcePool:
         return self._close(timeout, promise=not self._channel.stopped)
 
     def _close(self, timeout: float, *, promise: bool) -> bool:
-        deadline = Deadline(timeout)
+        def emit() -> None:
+            self._for_each(self._speakers, lambda sender: sender.emit(wait=False))
+
+        def unacknowledged() -> int:
+            return sum(sender.outbox.unacknowledged for sender in self._speakers)
+
         with self._channel.lock:
-            client, senders = self._channel.client, list(self._senders.values())
+            senders = list(self._senders.values())
             try:
-                client.flush(timeout)
-                if promise:
-                    self._for_each(self._speakers, lambda sender: sender.emit(wait=False))
-                    client.flush(max(0.0, deadline.left))
-                closed = all(sender.outbox.unacknowledged == 0 for sender in self._speakers)
-                self._channel.unsettled = not closed
+                closed = self._channel.settle(timeout, emit if promise else None, unacknowledged)
             finally:
                 self._channel.stop_background()
             if promise:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, Literal, Self
 
 from floodmark.producers.channel import Channel, check_settings
@@ -525,15 +526,10 @@ class WatermarkedProducer:
         return self._close(timeout, promise=running and self._emitter.fenced_by is None)
 
     def _close(self, timeout: float, *, promise: bool) -> bool:
-        deadline = Deadline(timeout)
         with self._channel.lock:
+            emit = partial(self._sender.emit, wait=False) if promise and not self._emitter.ended else None
             try:
-                self._channel.client.flush(timeout)
-                if promise and not self._emitter.ended:
-                    self._sender.emit(wait=False)
-                    self._channel.client.flush(max(0.0, deadline.left))
-                closed = self._outbox.unacknowledged == 0
-                self._channel.unsettled = not closed
+                closed = self._channel.settle(timeout, emit, lambda: self._outbox.unacknowledged)
             finally:
                 self._release()
             if promise:

@@ -1,10 +1,12 @@
 """The commands ``board`` and ``why``."""
 
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from floodmark.producers.cli.command_line import BootstrapServers, ConfigFile, ended_by_signals, option
+
+_PORT: Final = 8417
 
 Tables = Annotated[
     list[str] | None,
@@ -24,7 +26,7 @@ def board(  # noqa: PLR0913  # each is an option of the command line
     every: Annotated[bool, option("Show all sources, not only those with a problem.", "--all")] = False,
     serve: Annotated[bool, option("Serve the board as a web page on the loopback address.", "--serve")] = False,
     port: Annotated[
-        int | None, option("Port of the web page; 0: any free port.", min=0, max=65_535, show_default="8417")
+        int | None, option("Port of the web page; 0: any free port.", min=0, max=65_535, show_default=str(_PORT))
     ] = None,
     config: ConfigFile = None,
     json: Annotated[bool, option("Print a JSON line for each update.", "--json")] = False,
@@ -67,7 +69,7 @@ def board(  # noqa: PLR0913  # each is an option of the command line
             raise typer.Exit(found.exit_status)
         with ended_by_signals(0):
             if serve:
-                board_page.serve(reader, interval, 8417 if port is None else port)
+                board_page.serve(reader, interval, _PORT if port is None else port)
             board_text.follow(reader, interval, every=every, json=json)
 
 

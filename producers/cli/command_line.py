@@ -30,17 +30,15 @@ def run_command(main: Callable[..., Any] | typer.Typer) -> None:
             shown()
         finally:
             sys.stdout.flush()  # what cannot be written must be seen in the status
-    except OSError as error:
-        _write_no_more()
-        typer.echo(f"floodmark: {error}", err=True)
-        raise SystemExit(COULD_NOT) from None
     except Exception as error:
         from confluent_kafka import KafkaException
         from floodmark.schemas.errors import FloodmarkError, MissingRightError
         from floodmark.schemas.errors.base import printable_lines
 
-        if not isinstance(error, (FloodmarkError, KafkaException)):
+        if not isinstance(error, (FloodmarkError, KafkaException, OSError)):
             raise
+        if isinstance(error, OSError):
+            _write_no_more()
         told = f"Kafka: {error.args[0].str()}" if isinstance(error, KafkaException) else str(error)
         if isinstance(error, KafkaException) and "authorization failed" in told.lower():
             told = f"{told.removesuffix('.')}. {MissingRightError.advice}"

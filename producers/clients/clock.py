@@ -29,8 +29,8 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds left; negative after the deadline."""
-        return (self._at - _steady()) / 1_000
+        """Seconds left; 0 after the deadline."""
+        return max(0.0, (self._at - _steady()) / 1_000)
 
     @property
     def passed(self) -> bool:

@@ -280,18 +280,9 @@ class Injector(Closing):
         """
         for record in records:
             self._partitions[record.partition()].waiting.append(record)
-        moved = True
-        while moved:
-            moved = False
-            if self._alignment is not None:
-                self._alignment.poll(self._clock.steady())
-            self._partitions.align(self._alignment)
-            for number, partition in self._partitions.used.items():
-                while partition.waiting and not partition.is_ahead:
-                    yield partition.waiting.popleft()
-                    moved = True
-                    if self._alignment is not None:
-                        partition.held = self._alignment.held(partition.input.watermark, self._clock.steady(), number)
+        if self._alignment is not None:
+            self._alignment.poll(self._clock.steady())
+        yield from self._partitions.release(self._alignment)
         for number, paused in self._partitions.pause():
             self._input.hold(number, paused=paused)
             if paused and self._alignment is not None:

@@ -102,6 +102,11 @@ class InjectedPartition:
         watermark, limit = self.input.watermark, self.limit
         return self.held is not None or (watermark is not None and limit is not None and watermark > limit)
 
+    def must_wait(self, alignment: AlignmentReader | None, number: int, now: int) -> bool:
+        """Ask the other topic anew, and return `is_ahead`; ``now``: steady clock, milliseconds."""
+        self.held = None if alignment is None else alignment.held(self.input.watermark, now, number)
+        return self.is_ahead
+
     def hold(self, *, paused: bool) -> None:
         """Note whether reading is paused: records may arrive unread, so its watermark must not follow the clock."""
         self.paused, self.end = paused, None
@@ -230,18 +235,21 @@ class InjectedPartitions:
                 partition.advance_processing_time(slowest)
         return slowest
 
-    def align(self, alignment: AlignmentReader | None) -> None:
-        """Decide again which partitions are too far ahead, see `InjectedPartition.is_ahead`."""
-        used, tolerance, now = self.used, self._injection.align, self._clock.steady()
-        behind = [partition.input.watermark for partition in used.values() if not partition.at_end]
-        limit = None
-        if tolerance is not None and behind:
-            # A partition with a backlog and no watermark may be the slowest, so it is never paused.
-            slowest = lowest(behind)
-            limit = -inf if slowest is None else slowest + milliseconds(tolerance)
-        for number, partition in used.items():
-            partition.limit = limit
-            partition.held = None if alignment is None else alignment.held(partition.input.watermark, now, number)
+    def release(self, alignment: AlignmentReader | None) -> Iterator[Record]:
+        """Yield the waiting records of each partition until it is too far ahead, see `InjectedPartition.is_ahead`."""
+        used, tolerance, moved = self.used, self._injection.align, True
+        while moved:
+            moved, limit = False, None
+            behind = [partition.input.watermark for partition in used.values() if not partition.at_end]
+            if tolerance is not None and behind:
+                # A partition with a backlog and no watermark may be the slowest, so it is never paused.
+                slowest = lowest(behind)
+                limit = -inf if slowest is None else slowest + milliseconds(tolerance)
+            for number, partition in used.items():
+                partition.limit = limit
+                while not partition.must_wait(alignment, number, self._clock.steady()) and partition.waiting:
+                    yield partition.waiting.popleft()
+                    moved = True
 
     def pause(self) -> Iterator[tuple[int, bool]]:
         """Yield the partitions to pause (``True``), which are too far ahead, and those to resume."""

@@ -175,9 +175,9 @@ class AlignmentReader(Closing):
         self._consumer.assign([TopicPartition(topic, *start) for start in starts.items()])
 
     def begin_with(self, marks: Iterable[WatermarkRecord], wall: int, now: int) -> None:
-        """Apply the marks that the own topic has already; ``wall`` and ``now`` (steady clock): milliseconds."""
-        for mark in marks:
-            if isinstance(self.peers, Peers):
+        """Apply the marks that were in the source's topic before its start, in milliseconds (``now``: steady clock)."""
+        if isinstance(self.peers, Peers):
+            for mark in marks:
                 self.peers.take(mark, mark.emitted_at, now - max(0, wall - mark.emitted_at))
 
     def look_for_partitions(self, client: Producer) -> None:

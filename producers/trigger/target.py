@@ -77,8 +77,8 @@ class Delivery:
             if logged.passed:
                 logged = Deadline(_LOG_INTERVAL)
                 _log.warning("trigger %r: %s; it tries again for %.0f s", event.trigger, reason, deadline.left)
-            paused, pause = Deadline(min(pause, max(deadline.left, 0))), min(2 * pause, _LONGEST_PAUSE)
+            paused, pause = Deadline(min(pause, deadline.left)), min(2 * pause, _LONGEST_PAUSE)
             while not paused.passed:
                 if stop():
                     return False
-                time.sleep(min(_WAIT, max(paused.left, 0)))
+                time.sleep(min(_WAIT, paused.left))

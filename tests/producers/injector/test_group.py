@@ -306,7 +306,6 @@ def test_a_member_tells_what_it_has_counted_itself(kafka, topics, monkeypatch):
 FORGOTTEN = """\
 import json, sys, time
 from datetime import timedelta
-from functools import partial
 from floodmark.producers import TimePolicy
 from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.injection import Injection
