@@ -61,8 +61,8 @@ class InputPartition:
         self.policy_state = policy.build()  # of a changefeed, only its watermark is used
         self.counts: Counter[str] = Counter()
         """``unreadable`` times, ``unreadable_arrival``, ``unreadable_key``, `MISSING_EVENT_TIME`, ``tombstones``,
-        ``reserved`` keys, ``resolved`` messages, and ``late`` records, which are below the last of these, or others,
-        which are ``on_time``."""
+        ``reserved`` keys, ``resolved`` messages, and ``late`` or ``late_dropped`` records, which are below the last of
+        these, or others, which are ``on_time``."""
         self.has_event_time = False  # whether any record had an event time, or a watermark of its own
         self.trouble: str | None = None
         self.elapsed = 0  # milliseconds between the last record and the last estimate, also over restarts
@@ -93,8 +93,9 @@ class InputPartition:
         if not self.fmt.promises:
             return self._decide(time, key, value, log_time)
         late = is_late(time, self.watermark)
-        self.counts["late" if late else "on_time"] += 1
-        return (Routing.DROP if late and self._drop_late else Routing.FORWARD), ()
+        dropped = late and self._drop_late
+        self.counts[Outcome.LATE_DROPPED if dropped else "late" if late else Outcome.ON_TIME] += 1
+        return (Routing.DROP if dropped else Routing.FORWARD), ()
 
     def _decide(self, time: int, key: bytes | None, value: bytes | None, log_time: int) -> Routed:
         """Route a record by the time policy."""

@@ -12,6 +12,7 @@ from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal,
 from floodmark.producers.event_times.formats import AvroField, JsonField, LogTime, Resolved
 from floodmark.producers.event_times.input_partition import InputPartition, Routing
 from floodmark.producers.event_times.time_policy import TimePolicy
+from floodmark.producers.injector.partitions import measured
 from floodmark.schemas import AvroCodec
 from floodmark.schemas.codec import without_logical_types
 from floodmark.schemas.errors import InvalidEventTimeError, SchemaError, UnreadableValueError, UsageError
@@ -149,7 +150,9 @@ def test_a_promise_that_falls_back_or_is_the_beginning_of_time_is_a_replay():
         assert partition.watermark == watermark
     assert partition.take(None, row(6), 0)[0] is Routing.FORWARD, "equal is not late"
     assert partition.take(None, row(5), 0)[0] is Routing.DROP
-    assert (partition.counts["late"], partition.counts["resolved"]) == (1, 4)
+    assert (partition.counts["late_dropped"], partition.counts["resolved"]) == (1, 4)
+    counters = measured(partition.outcomes)
+    assert (counters["late_events"], counters["dropped"]) == (1, 1)
 
 
 def test_a_lane_passes_on_what_it_cannot_read_and_keeps_marks_out():
