@@ -34,7 +34,7 @@ from floodmark.spark_jobs.reading.source_spec import (
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-from pyspark.sql.types import StructType, TimestampType
+from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 _numbers = itertools.count()
 
@@ -198,7 +198,8 @@ def _event_time(flat: DataFrame, event_time: str | Column, fields: list[str]) ->
         raise UsageError(reason=f"event time {label} is missing in the values ({', '.join(fields)}){why}") from error
     if not isinstance(found.dataType, TimestampType):
         reason = f"event time {label} is a {found.dataType.simpleString()}, expected a timestamp"
-        raise UsageError(reason=reason)
+        is_local = isinstance(found.dataType, TimestampNTZType)
+        raise UsageError(reason=f"{reason}: declare it, or cast it, as TIMESTAMP_LTZ" if is_local else reason)
     name = found.name if own or found.name.isidentifier() else "event_time"
     if name in fields and not own:
         raise UsageError(reason=f"event time {label}: the values have a field {name!r} already; name it with AS")

@@ -137,7 +137,7 @@ class _Json(Format):
     def _time(self, text: Column) -> Column:
         # Spark itself multiplies seconds without a check for overflow, which gives wrong times.
         number = F.floor(text.try_cast(_NUMBER) * F.lit(self._factor)).try_cast("long")
-        iso = text.try_cast("timestamp")
+        iso = text.try_cast("timestamp_ltz")  # which `timestamp` is not, with spark.sql.timestampType=TIMESTAMP_NTZ
         # A failing cast is slow, so most text should not need one.
         is_number = F.length(F.translate(text, "0123456789.+-eE", "")) == 0
         return F.when(is_number, F.coalesce(F.timestamp_micros(number), iso)).otherwise(iso)

@@ -69,6 +69,17 @@ def test_numbers_count_in_the_unit_and_text_is_iso(decoded, unit, number):
     assert [(one["at"], one["payload"]["at"]) for one in decoded(values, **options)] == [(expected, expected)] * 4
 
 
+def test_a_zone_in_the_text_counts_in_any_session(decoded, spark):
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        (row,) = decoded([b'{"at": "2026-10-25T00:00:00+02:00"}'], "at TIMESTAMP_LTZ")
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert row["at"] == local("2026-10-24T22:00:00")
+
+
 def test_no_number_comes_back_as_another_time(spark):
     """Seconds times a million wrap around in Spark's own reading of large numbers."""
     numbers = [sign * 10**power + add for power in range(30) for add in (0, 7) for sign in (1, -1)]
