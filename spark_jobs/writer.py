@@ -76,6 +76,7 @@ _log = logging.getLogger(__name__)
 _RECENT: Final = "spark.sql.streaming.numRecentProgressUpdates"
 _FRAME: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _POLL: Final = 0.05
+_UTC: Final = ("UTC", "Etc/UTC", "GMT", "Z")
 _starts = itertools.count()
 
 
@@ -162,7 +163,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         rebuild=rebuild,
     )
     require_replacing(spark, checkpoint_location, snapshots.checkpoint.files)
-    noted = _noted(plan, specs, f"output_mode={output_mode!r}, windows_close={options.windows_close!r}")
+    noted = _noted(spark, plan, specs, f"output_mode={output_mode!r}, windows_close={options.windows_close!r}")
     same = _is_on(spark, SAME_QUERY)
     snapshots.recognise(name, noted, start.advice, same=same, rebuild=rebuild)
     sink = _sink(table, writer, identity, snapshots, result, start) or _kafka_sink(
@@ -300,7 +301,7 @@ def _stamp(result: DataFrame, event_time: str | None, hold: timedelta | None) ->
     return stamp
 
 
-def _noted(plan: Operator, specs: list[SourceSpec], modes: str) -> Query:
+def _noted(spark: SparkSession, plan: Operator, specs: list[SourceSpec], modes: str) -> Query:
     """Return what the state of a query, and the watermark of each source so far, depend on."""
     steps = meaning(plan)
     policies = sorted((topic, spec.mark_policy) for spec in specs for topic in spec.topics)
@@ -309,7 +310,9 @@ def _noted(plan: Operator, specs: list[SourceSpec], modes: str) -> Query:
         for topic, (percentile, shift) in policies
         if (percentile, shift) != AS_WRITTEN
     ]
-    units = [f"unit={spec.unit!r} of the times in {', '.join(spec.topics)}" for spec in specs]
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    zone = "" if zone in _UTC else f" and time zone {zone!r}"
+    units = [f"unit={spec.unit!r}{zone} of the times in {', '.join(spec.topics)}" for spec in specs]
     times = [f"event_time={meaning_of_column(spec.time)} of the rows in {', '.join(spec.topics)}" for spec in specs]
     return Query(pyspark.__version__, [modes, *marks, *([*units, *times] if steps else ()), *steps])
 

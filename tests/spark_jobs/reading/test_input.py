@@ -67,6 +67,29 @@ def test_another_unit_on_old_state_is_refused(source, rows, checkpoint):
     start("ms").stop()
 
 
+def test_another_time_zone_on_old_state_is_refused(source, rows, checkpoint, spark):
+    """Text without a zone would be read as other times."""
+    zone = "spark.sql.session.timeZone"
+
+    def start(name):
+        spark.conf.set(zone, name)
+        return keep(windows(rows()), checkpoint)[0]
+
+    try:
+        source.send(BASE)
+        job = start("Europe/Berlin")
+        job.processAllAvailable(LIMIT)
+        job.stop()
+        with pytest.raises(ChangedQueryError) as caught:
+            start("Etc/UTC")
+        about = f"of the times in {source.topic}"
+        found = caught.value.stored, caught.value.found
+        assert found == (f"unit='s' and time zone 'Europe/Berlin' {about}", f"unit='s' {about}")
+        start("Europe/Berlin").stop()
+    finally:
+        spark.conf.set(zone, "UTC")
+
+
 def test_another_event_time_of_the_same_name_on_old_state_is_refused(source, rows, checkpoint):
     """Its windows would have rows of both times."""
     second = "date_trunc('second', at) AS time"
