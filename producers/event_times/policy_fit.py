@@ -98,7 +98,8 @@ class PolicyFit:
             return f"{told} For a topic that was filled later, use a large --late"
         if 2 * self._outcomes[Outcome.EARLY_DROPPED] > lost:
             advice = f"--early {ceil(-least / 1000)} keeps 99 % of these events, --early -1 all"
-            return f"{told} In the median, they arrive {-median / 1000:,.1f} s before their event time. {advice}"
+            told += f" In the median, they arrive {-median / 1000:,.1f} s before their event time."
+            return f"{told} {advice}. Text without a zone is read as UTC: is it local time?"
         tolerance, known = milliseconds(self._policy.late), self._policy.out_of_order
         apart = known is not None or self._substreams
         order = milliseconds(known or timedelta(0)) if apart else tolerance

@@ -28,6 +28,10 @@ OVERTAKEN: Final = (
 """The advice if Kafka has deleted records before they were read."""
 
 
+_NO_RECORDS: Final = {"keys_evicted", "reserved", "resolved", "unreadable_arrival", "unreadable_key"}
+"""The outcomes that count no records, other records' too, or marks."""
+
+
 @dataclass(slots=True)
 class InjectedPartition:
     """The progress of one partition of an injection."""
@@ -259,7 +263,8 @@ class InjectedPartitions:
                 yield number, partition.paused
 
     def require_time(self, first_trouble: str | None) -> None:
-        """Raise InjectorError if records were copied, and none has a readable event time."""
+        """Raise InjectorError if there are records, and none has a readable event time, or each was dropped."""
+        self._require_copies()
         missing = self.outcomes["unreadable"] + self.outcomes[MISSING_EVENT_TIME]
         if missing and not any(partition.input.has_event_time for partition in self._all.values()):
             about = self._injection.fmt.about
@@ -268,6 +273,14 @@ class InjectedPartitions:
             advice = (
                 "correct the field, unit, schema or format, and start over with --reset, or pass --allow-unreadable"
             )
+            raise InjectorError(source=self._injection.source, reason=reason, advice=advice)
+
+    def _require_copies(self) -> None:
+        counted = {name: count for name, count in self.outcomes.items() if count and name not in _NO_RECORDS}
+        if counted and all(name.endswith("_dropped") for name in counted):
+            told = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(counted.items()))
+            reason = f"each of its {sum(counted.values()):,} records was dropped ({told})"
+            advice = "correct the field, unit or tolerances, and start over with --reset, or pass --allow-unreadable"
             raise InjectorError(source=self._injection.source, reason=reason, advice=advice)
 
     @property

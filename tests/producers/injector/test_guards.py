@@ -209,6 +209,18 @@ def test_seconds_are_not_taken_for_milliseconds(kafka, topic, caplog):
     assert "then --unit" in caplog.text
 
 
+def test_an_input_that_is_dropped_whole_is_an_error(kafka, topic, caplog):
+    """The local time of Kolkata, read as UTC: an empty copy is no success."""
+    raw, marked = topic(1), topic(1)
+    send(kafka, raw, *((NOW + 5 * 3_600_000 + n, NOW) for n in range(20)))
+    with pytest.raises(InjectorError, match=r"each of its 20 records was dropped \(20 early dropped\)"):
+        run(kafka, Injection(raw, marked, JsonField("at")))
+    assert "Text without a zone is read as UTC: is it local time?" in caplog.text
+    assert run(kafka, Injection(raw, marked, JsonField("at"), allow_unreadable=True)).outcomes["early_dropped"] == 20
+    send(kafka, raw, (NOW, NOW))
+    assert run(kafka, Injection(raw, marked, JsonField("at"))).outcomes["on_time"] == 1
+
+
 def test_seconds_that_come_after_the_start_are_refused_too(kafka, topic):
     raw, marked = topic(1), topic(1)
     injection = Injection(raw, marked, JsonField("at"), interval=FAST)
