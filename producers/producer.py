@@ -195,7 +195,7 @@ class WatermarkedProducer:
             on_delivery: called with an error or ``None``, and the message, inside any call that serves reports.
                 The next ``poll`` or ``flush`` raises its errors.  Default: the setting ``on_delivery``.
             timestamp: Kafka's timestamp, epoch milliseconds; 0 or ``None``: now.  Watermarks do not depend on it.
-            headers: pairs or a dict, written unchanged; the name ``floodmark`` is reserved.
+            headers: pairs or a dict, written unchanged; names that begin with ``floodmark`` are for readers.
 
         Raises:
             InvalidEventTimeError, ReservedKeyError, EndedError, LateRecordError, UsageError: nothing was sent.
@@ -208,9 +208,9 @@ class WatermarkedProducer:
             emitter, outbox, checks, background = self._emitter, self._outbox, self._checks, self._channel.background
             if background is not None and (background.stopped or background.failure or outbox.callback_error):
                 self._check_background()
-            if timestamp is not None or headers is not None:
-                timestamp, headers = checks.timestamp(timestamp), checks.headers(headers)
             time = event_time_of(event_time) if checks.plain_times else checks.event_time(event_time)
+            if timestamp is not None or headers is not None:
+                timestamp, headers = checks.timestamp(timestamp), checks.headers(headers, time)
             key = checks.key(key)
             if partition is None or partition == -1:
                 partition = self._partitioner(key, emitter.partitions)

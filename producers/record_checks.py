@@ -8,7 +8,7 @@ from numbers import Integral
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.sender import Headers
 from floodmark.schemas.errors import InvalidEventTimeError, ReservedKeyError, UsageError
-from floodmark.schemas.records import HEADER, KEY_PREFIX, is_mark_key
+from floodmark.schemas.records import HEADER, KEY_PREFIX, TIME_HEADER, is_mark_key
 from floodmark.schemas.timestamps import are_seconds, event_time_of, to_datetime
 
 _log = logging.getLogger(__name__)
@@ -83,14 +83,19 @@ class RecordChecks:
             raise UsageError(reason=f"{self._owner}: {reason}")
         return int(value)
 
-    def headers(self, value: Headers | None) -> Headers | None:
-        """Return headers as pairs."""
+    def headers(self, value: Headers | None, time: int | None) -> Headers | None:
+        """Return headers as pairs; ``time``: the record's event time, which a header for readers must have."""
         if value is None:
             return None
         pairs = list(value.items() if isinstance(value, dict) else value)
         if any(name == HEADER for name, _ in pairs):
             reason = f"{self._owner}: the header {HEADER!r} is that of watermark records, and plain consumers skip it"
             raise UsageError(reason=f"{reason}; choose another name")
+        for name, text in pairs:
+            is_true = name == TIME_HEADER and text in (str(time), str(time).encode())
+            if str(name).startswith(f"{HEADER}-") and not is_true:
+                reason = f"{self._owner}: readers use the header {name!r} in place of event_time"
+                raise UsageError(reason=f"{reason}; leave it out when you forward the headers of a record")
         return pairs
 
     def key(self, value: bytes | str | None) -> bytes | None:

@@ -110,4 +110,5 @@ def run_injection(  # noqa: PLR0913  # each is an option of the command line
                 injector.run(until_end=until_end, progress=progress, stop=stop)
                 if end and not stop():
                     injector.end()
+            progress(injector)  # of the last transaction
             typer.echo(injection_line(injector), err=True)

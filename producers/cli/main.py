@@ -283,6 +283,8 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     given = [name for name, value in {**alone, "--align": align is not None}.items() if value]
     if group is not None and given:
         raise typer.BadParameter(f"{given[0]} cannot be used with --group: a member reads only some of the partitions")
+    if dry_run and json:
+        raise typer.BadParameter("--json cannot be used with --dry-run, whose decisions are text")
     if dry_run:
         show_preview(injection, settings, reset=reset)
         return

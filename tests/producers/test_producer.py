@@ -172,6 +172,8 @@ def test_a_garbage_mark_is_seen_and_moves_nothing(kafka, topic):
         ({"event_time": 1, "key": b"__floodmark__/x"}, ReservedKeyError),
         *(({"event_time": 1, "key": key}, UsageError) for key in (5, ["a"], "\ud800")),
         ({"event_time": 1, "headers": [("floodmark", b"1")]}, UsageError),
+        ({"event_time": 1, "headers": [("a", b"1"), ("floodmark-time", b"2")]}, UsageError),
+        ({"event_time": 1, "headers": {"floodmark-substream": b"1"}}, UsageError),
     ],
 )
 def test_bad_records_are_refused_and_change_nothing(kafka, topic, arguments, error):

@@ -136,6 +136,7 @@ def test_the_shell_completes_commands_and_options(words, position, expected):
         (["--json-field", "at", "--unit", "h"], "expected one of s, ms"),
         (["--json-field", "at", "--late", "-3"], "the late tolerance is -3 s, expected 0 or more"),
         (["--json-field", "at", "--end"], "--end needs --until-end"),
+        (["--json-field", "at", "--dry-run", "--json"], "--json cannot be used with --dry-run"),
         (["--json-field", "at", "--create", "--group", "g", "--align", "5"], "--align cannot be used with --group"),
         (["--json-field", "at", "--on-late", "keep"], "expected adjust or drop"),
         (["--changefeed", "cockroachdb", "--substream-by", "key"], "promises of its own"),
@@ -255,7 +256,10 @@ def test_inject_shows_what_it_would_do_and_refuses_a_wrong_field(kafka, topic):
     for name, other in (("--dropped-to", "none-such"), ("--decisions-from", "none-such"), ("--decisions-from", raw)):
         assert f"topic '{other}'" in floodmark("inject", *place, name, other).stderr
     assert new not in existing_topics(kafka.config), "a command that fails leaves no topic"
-    assert floodmark("inject", *place).returncode == 0
+    done = floodmark("inject", *place, "--json")
+    assert done.returncode == 0
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert (last["records"], last["on_time"], last["unreadable"]) == (2, 1, 1), "of the last transaction, too"
     assert new in existing_topics(kafka.config)
     written = end_offsets(kafka.config, new)
     producer.produce(raw, b'{"payload": {"at": 2000}}', timestamp=2_000)
