@@ -69,8 +69,8 @@ def complete(
         RetentionError: if Kafka has deleted records that may be of the period.
         UnreadableTopicError: if no record that was read has an event time.
         UnknownTopicError, BrokerUnavailableError, RecreatedTopicError: as `WatermarkedConsumer`.
-        UsageError: if the topic is compacted, the period is empty or in seconds, a time has no time zone, ``decode``
-            returns no mapping, or pyarrow is not installed.
+        UsageError: if the topic is compacted, the period is empty or in seconds, all event times look like seconds, a
+            time has no time zone, ``decode`` returns no mapping, or pyarrow is not installed.
     """
     reading = _Reading(topic, event_time_of(start), event_time_of(end), event_time)
     if are_seconds(reading.end, Clock().wall()):
@@ -121,7 +121,9 @@ class _Reading:
         self._promised = Tracker({topic})
         """The same without idle sources: rows below its watermark break the promise of their own source."""
         self._rows: list[_Row] = []
-        self._timed = False
+        self._timed = self._plausible = False
+        self._doubt: str | None = None
+        """Why the first event time looks like seconds; ``_plausible``: whether any does not."""
         self._timeless = 0
         self._first_timeless: tuple[Data, str] | None = None
 
@@ -154,8 +156,9 @@ class _Reading:
             self._timeless += 1
             self._first_timeless = self._first_timeless or (record, f"{type(error).__name__}: {error}")
             return
-        if not self._timed and (said := unit_warning(record, time)):
-            _log.warning("%s", said)
+        if not self._plausible:
+            doubt = unit_warning(record, time)
+            self._doubt, self._plausible = doubt if not self._timed else self._doubt, doubt is None
         self._timed = True
         if self.start <= time < self.end:
             self._rows.append(_Row(time, record.place, record))
@@ -173,6 +176,10 @@ class _Reading:
                     cause=cause,
                 )
             _log.warning("%s record(s) have no event time; the first: %s: %s", self._timeless, record.place, cause)
+        if self._doubt is not None:
+            if not self._plausible:
+                raise UsageError(reason=f"{self._doubt}. No other time is plausible")
+            _log.warning("%s", self._doubt)
         if not self._is_closed(self.tracker):
             raise IncompletePeriodError(
                 topic=self._topic,
