@@ -108,7 +108,11 @@ class Injector(Closing):
         """The partitions of the target that get again all that they had: the input still begins at offset 0."""
         states = states_of(config, injection.target_topic, injection.source, range(partitions))
         membership = membership_of(injection.membership, "injection")
-        self._check_marks(membership, name, resumes=bool(states))
+        self._resumes = any(
+            state.next_offset > found.get((injection.source_topic, n), 0) for n, state in states.items()
+        )
+        """Whether it has copied records before."""
+        self._check_marks(membership, name)
         if partition in (None, 0):
             admin.warn_of_compaction(config, [injection.source_topic])
         numbers = range(partitions) if partition is None else [partition]
@@ -161,29 +165,50 @@ class Injector(Closing):
         fit = self.injection.policy_fit()
         return Preview(self.injection, {n: self.injection.input_partition(fit) for n in self._partitions.used}, fit)
 
-    def _check_marks(self, membership: Membership, name: str, *, resumes: bool) -> None:
+    def _check_marks(self, membership: Membership, name: str) -> None:
         """Raise InjectorError at the first start if the input has marks, or the target has others' records.
 
-        Marks of any age count.  Warn if all sources of the target have ended.
+        Warn if all sources of the target have ended.
         """
-        warns, target = self._partition in (None, 0), self.injection.target_topic  # once in a group
-        if resumes and not warns:
+        warns = self._partition in (None, 0)  # once in a group
+        if self._resumes and not warns:
             return
-        before = Predecessors(self.injection.source, last_marks(self._config, target, self._clock.wall()))
-        if not resumes:
+        before = self._others()
+        if not self._resumes:
             require_unmarked_input(self._config, self.injection)
             require_marked(self._config, self.injection)
-        if not resumes and before.advice(membership, wall=0) not in {None, before.end_advice}:
-            advice = (
-                "nothing was written. Use another target topic (--to). To continue an earlier injection, pass its "
-                "--source. Only in Python, several sources can write to one topic: give each "
-                f"membership=Membership(version={before.membership.version + 1}, size=...)"
-            )
-            others = ", ".join(map(repr, before.others))
-            reason = f"topic {target!r} has marks of {others}, whose membership does not count it"
-            raise InjectorError(source=self.injection.source, reason=reason, advice=advice)
+            self._require_counted(before, membership, "nothing was written")
         if warns and before.end_advice is not None:
             _log.warning("%s: %s", name, before.end_advice)
+
+    def _others(self) -> Predecessors:
+        return Predecessors(
+            self.injection.source, last_marks(self._config, self.injection.target_topic, self._clock.wall())
+        )
+
+    def _require_counted(self, before: Predecessors, membership: Membership, written: str) -> None:
+        """Raise InjectorError if the target has marks of sources that do not count this one, of any age."""
+        if before.advice(membership, wall=0) in {None, before.end_advice}:
+            return
+        advice = (
+            f"{written}. Use another target topic (--to). To continue an earlier injection, pass its "
+            "--source. Only in Python, several sources can write to one topic: give each "
+            f"membership=Membership(version={before.membership.version + 1}, size=...)"
+        )
+        others = ", ".join(map(repr, before.others))
+        reason = f"topic {self.injection.target_topic!r} has marks of {others}, whose membership does not count it"
+        raise InjectorError(source=self.injection.source, reason=reason, advice=advice)
+
+    def _begin(self) -> None:
+        """Mark all partitions; at the first start, end if another source has begun at the same time."""
+        self.commit()
+        if self._resumes:
+            return
+        try:
+            self._require_counted(self._others(), self._writer.identity.membership, "no record was copied")
+        except InjectorError:
+            self._end()  # or readers would wait for it
+            raise
 
     def _refusal(self, reason: str) -> InjectorError:
         """Return the error for a record that the target rejects."""
@@ -256,7 +281,7 @@ class Injector(Closing):
             if self._preview is not None:
                 records = look_ahead(self._input.consumer, self._preview, BATCH)
                 self._judge(self._preview)
-            self.commit()
+            self._begin()
         if self._clock.steady() >= self._next_look:
             self._next_look = self._clock.steady() + _LOOK_INTERVAL
             self._grow()
@@ -392,6 +417,9 @@ class Injector(Closing):
         if (hidden := self._hidden()) is not None:
             advice = "the source was not ended. Start again when the transaction has ended"
             raise InjectorError(source=self.injection.source, reason=hidden, advice=advice)
+        self._end()
+
+    def _end(self) -> None:
         self._out.begin()
         for number, partition in self._partitions.items():
             self._mark(number, partition, Status.ENDED)

@@ -35,7 +35,7 @@ from floodmark.schemas.errors import (
     UnknownTopicError,
     UsageError,
 )
-from floodmark.schemas.records import Membership, mark_key
+from floodmark.schemas.records import Membership, Status, mark_key
 from support.harness import delete_before, delete_topic, recreate, until
 from support.injection import look, send, times, until_readable
 
@@ -207,6 +207,26 @@ def test_seconds_are_not_taken_for_milliseconds(kafka, topic, caplog):
     assert forced.outcomes["late_adjusted"] == 21
     assert "21 of 21 events were not on time" in caplog.text
     assert "then --unit" in caplog.text
+
+
+def test_of_two_injectors_that_start_at_once_the_second_copies_nothing(kafka, topic):
+    one, other, marked = topic(1), topic(1), topic(1)
+    for raw in (one, other):
+        write(kafka, raw, *[b'{"at": %d}' % NOW] * 3)
+    with (
+        Injector(Injection(one, marked, JsonField("at")), kafka.config) as first,
+        Injector(Injection(other, marked, JsonField("at")), kafka.config) as second,
+    ):
+        first.step()
+        with pytest.raises(InjectorError, match=f"has marks of 'inject-{one}', .*; no record was copied"):
+            second.run(until_end=True)
+        first.run(until_end=True)
+    with pytest.raises(InjectorError, match="nothing was written"):
+        run(kafka, Injection(other, marked, JsonField("at")))
+    data, marks, tracker = look(kafka, marked)
+    assert len(data) == 3
+    assert {mark.record.status for mark in marks if mark.source == f"inject-{other}"} == {Status.ACTIVE, Status.ENDED}
+    assert tracker.watermark is not None, "readers do not wait for it"
 
 
 def test_an_input_that_is_dropped_whole_is_an_error(kafka, topic, caplog):
