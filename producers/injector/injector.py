@@ -16,7 +16,6 @@ from floodmark.producers.clients import admin
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.consumers import BATCH, Closing, Record
 from floodmark.producers.clients.transaction import Transaction
-from floodmark.producers.event_times.formats import LogTime
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection, InjectorState
 from floodmark.producers.event_times.input_partition import Routing
 from floodmark.producers.injector.partitions import Decisions, InjectedPartition, InjectedPartitions, measured
@@ -26,6 +25,7 @@ from floodmark.producers.injector.topics import (
     InputTopic,
     require_marked,
     require_states,
+    require_timestamps,
     require_unmarked_drops,
     require_unmarked_input,
     reset_target,
@@ -99,9 +99,7 @@ class Injector(Closing):
         self._out = self._fencing(partitions)
         admin.await_transactions(config, injection.target_topic, name, None if partition is None else [partition])
         self._sanitizer = Sanitizer(injection, admin.timestamp_tolerances(config, injection.target_topic), self.counts)
-        if isinstance(injection.fmt, LogTime) and admin.overwrites_timestamps(config, injection.target_topic):
-            reason = f"{injection.target_topic!r} has message.timestamp.type=LogAppendTime, so it keeps no event times"
-            raise InjectorError(source=injection.source, reason=reason, advice="set CreateTime there")
+        require_timestamps(config, injection)
         deleted = reset_target(config, injection) if reset else 0
         found = admin.begin_offsets(config, [injection.source_topic])
         self._replaced = {n for n in range(partitions) if reset and not found.get((injection.source_topic, n))}

@@ -16,11 +16,13 @@ from floodmark.producers.clients.admin import (
     begin_offsets,
     described,
     existing_topics,
+    overwrites_timestamps,
     require_topics,
     written_ends,
 )
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.consumers import Closing, Record, consume, failure, is_end, reading_consumer
+from floodmark.producers.event_times.formats import LogTime
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection, InjectorState
 from floodmark.producers.injector.partitions import OVERTAKEN
 from floodmark.producers.other_runs import last_marks
@@ -78,6 +80,13 @@ def require_marked(config: Config, injection: Injection) -> None:
         reason = f"the target {topic!r} has records already, such as {next(iter(last.values()))}, and no marks"
         advice = "nothing was written. Use another target topic (--to). Are --from and --to swapped?"
         raise InjectorError(source=injection.source, reason=reason, advice=advice)
+
+
+def require_timestamps(config: Config, injection: Injection) -> None:
+    """Raise InjectorError if event times are Kafka's timestamps, and the target replaces them."""
+    if isinstance(injection.fmt, LogTime) and overwrites_timestamps(config, injection.target_topic):
+        reason = f"{injection.target_topic!r} has message.timestamp.type=LogAppendTime, so it keeps no event times"
+        raise InjectorError(source=injection.source, reason=reason, advice="set CreateTime there")
 
 
 def watch_topics(config: Config, injection: Injection, topics: Collection[str], ids: TopicIds) -> TopicWatch:
