@@ -37,6 +37,7 @@ class Stopping:
         self.restarted.set()
         self.is_of_active_query = False
         """Whether a stop was requested while the query ran: an interrupt is then no failure."""
+        self._is_cut = False  # whether the query is stopped though a batch may run
         self._thread: int | None = None  # the one that runs a batch
         self._lock: Final = threading.RLock()
         """Held while a batch runs; its own thread may request a stop, too."""
@@ -53,6 +54,10 @@ class Stopping:
                 self._thread = threading.get_ident()
                 try:
                     yield
+                except BaseException:
+                    if self._is_cut:
+                        raise InterruptedBatchError from None  # a long text would overflow the stack of Spark
+                    raise
                 finally:
                     self._thread = None
                 self.last_batch, self.is_first = batch_id, False
@@ -83,6 +88,7 @@ class Stopping:
         query = self._active_query()
         if query is not None:
             self.wait_committed(query, timeout)
+            self._is_cut = True
             query.stop()
 
     @property

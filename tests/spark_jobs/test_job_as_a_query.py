@@ -82,6 +82,10 @@ while not begun.exists():
 atexit.register(go_on.touch)
 """
 
+_CUT = _TO_KAFKA.replace("atexit.register(go_on.touch)", "handler._PATIENCE = 0.5").replace(
+    "import atexit", "from floodmark.spark_jobs.batch import handler\nimport atexit"
+)
+
 
 def run(program, *arguments):
     """Run a program to its end, in a process of its own that sees the tests."""
@@ -314,6 +318,18 @@ def test_a_batch_that_runs_at_the_end_of_a_program_is_written(kafka, topic, chec
     assert done.returncode == 0, done.stderr
     assert "RuntimeError" not in done.stderr, done.stderr
     assert sum(end_offsets(kafka.config, out).values()) > 0
+
+
+def test_a_batch_that_the_end_of_a_program_cuts_is_no_error(kafka, topic, checkpoint):
+    """Spark looks for an interrupt in the text of an error, and its stack overflows if that is long."""
+    given, out = topic(1), topic(1)
+    Stream.seeded(5, sources=1).produce(kafka.config, given, end=False)
+    done = run(_CUT, kafka.bootstrap_servers, given, checkpoint, out)
+    assert done.returncode == 0, done.stderr
+    assert "is stopped, because the program ends" in done.stderr
+    assert "StackOverflowError" not in done.stderr, done.stderr
+    assert "terminated with error" not in done.stderr, done.stderr
+    assert sum(end_offsets(kafka.config, out).values()) == 0
 
 
 def test_a_job_that_fails_while_it_is_asked_says_its_own_error():
