@@ -110,7 +110,7 @@ def local_session(
         app: the name of the application.
         cores: the number of concurrent tasks and of shuffle partitions, 1 or more.
         tables: ``"iceberg"`` or ``"delta"``, for their connectors.  Set the catalogs of Iceberg in ``settings``.
-        settings: of Spark; they override those of this function.
+        settings: of Spark; they override those of this function, such as the session time zone UTC.
 
     Raises:
         JavaError: if there is no Java 17 or newer.

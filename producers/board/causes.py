@@ -81,9 +81,9 @@ _WORDS: Final = {
     ),
     Cause.NO_EVENTS: _Words(
         "it sends marks but no records there, and its watermark does not advance",
-        "check why {0} has no events there. An injector's watermark follows the clock again by itself, behind by "
-        "--late and its pauses. If another source expects no events, call mark_idle(), or use with_idleness() as its "
-        "strategy",
+        "check why {0} has no events there. An injector's watermark follows the clock again while it runs, behind by "
+        "--late, its pauses, and the age of the last record at its first start. If another source expects no events, "
+        "call mark_idle(), or use with_idleness() as its strategy",
         "job {0} reads input and writes nothing: read its log, and check how long its windows are",
     ),
     Cause.NO_PROMISE: _Words(

@@ -45,7 +45,7 @@ def catch_up(  # noqa: PLR0913  # each is an option of the command line
     command shows which rates would be enough.  With --output, the default is the rate of the last batches, if the job
     was behind then: a job that keeps up reads only as fast as its input grows.
 
-    A job that has ended reads nothing more.
+    A job that has ended ("ended" with --json) reads nothing more.
 
     Exit status: 0 the job catches up, 1 it never does, 2 unknown (the rate, or whether the job has read records that
     Kafka has deleted), or an error.

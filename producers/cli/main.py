@@ -234,7 +234,9 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     ] = False,
     config: ConfigFile = None,
     metrics_port: Annotated[int | None, _running("Serve Prometheus metrics on this loopback port.")] = None,
-    json: Annotated[bool, _running("Print a JSON line after each transaction.", "--json")] = False,
+    json: Annotated[
+        bool, _running("Print a JSON line after each transaction; outcomes count since the first run.", "--json")
+    ] = False,
 ) -> None:
     """Copy a topic without watermarks to a new topic with watermarks, exactly once.
 

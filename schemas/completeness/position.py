@@ -148,14 +148,14 @@ class Resumed:
 
 
 def topic_names(topics: Collection[str]) -> Collection[str]:
-    """Return the names of topics; a text, whose letters would be the names, or none at all, is a `UsageError`.
+    """Return the names of topics; `UsageError` for a text, whose letters would be the names, no name, or one twice.
 
     >>> topic_names("orders")
     Traceback (most recent call last):
-    floodmark.schemas.errors.UsageError: topics is 'orders', expected a list of names
+    floodmark.schemas.errors.UsageError: topics is 'orders', expected a list of names, each once
     """
-    if isinstance(topics, str) or not topics:
-        raise UsageError(reason=f"topics is {topics!r}, expected a list of names")
+    if isinstance(topics, str) or not topics or len(set(topics)) < len(topics):
+        raise UsageError(reason=f"topics is {topics!r}, expected a list of names, each once")
     return topics
 
 

@@ -21,10 +21,11 @@ class IgnoredProcess(NamedTuple):
     newer: int
 
     def __str__(self) -> str:
-        does = "is stopped" if self.what == "epoch" else "has the newer membership"
+        advice = "stop it" if self.what == "epoch" else "give it the newer membership"
         return (
-            f"source {self.source} of topic {self.topic}: a process with {self.what} {self.older} writes, and "
-            f"{self.what} {self.newer} counts; its rows are read and no watermark waits for them, until it {does}"
+            f"source {self.source} of topic {self.topic}: marks of {self.what} {self.older} are ignored, because "
+            f"{self.what} {self.newer} counts. Rows of their process are read, and no watermark waits for them. If it "
+            f"still runs, {advice}"
         )
 
 

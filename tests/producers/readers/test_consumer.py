@@ -530,7 +530,7 @@ def test_a_topic_that_was_created_again_is_not_the_one_that_was_read(kafka, topi
     assert found == list(range(100, 100 + length))
 
 
-@pytest.mark.parametrize("topics", ["orders", []])
+@pytest.mark.parametrize("topics", ["orders", [], ["orders", "orders"]])
 @pytest.mark.parametrize("position", [None, Position("{}")])
 def test_topics_are_a_list_of_names(topics, position):
     with pytest.raises(UsageError, match="expected a list of names"):
