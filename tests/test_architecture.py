@@ -45,7 +45,6 @@ SMALL = {
     "spark_jobs/batch/handler_settings.py": "what the steps of a batch are told",
     "spark_jobs/start/start_options.py": "public values of `write`, apart from the code that uses them",
     "spark_jobs/demo/days_table.py": "all of the demo that knows Iceberg",
-    "spark_jobs/examples/revenue_job.py": "an example to run",
     "spark_jobs/formats/format.py": "the interface of all formats, which is public",
     "spark_jobs/internals/worker_daemon.py": "the program of Spark's workers, which must start quickly",
     "spark_jobs/progress/offsets.py": "Spark's form of offsets, in which they are stored",

@@ -264,7 +264,10 @@ class InjectedPartitions:
 
     def require_time(self, first_trouble: str | None) -> None:
         """Raise InjectorError if there are records, and none has a readable event time, or each was dropped."""
-        self._require_copies()
+        dropped = _all_dropped(self.outcomes)
+        if dropped is not None:
+            advice = "correct the field, unit or tolerances, and start over with --reset, or pass --allow-unreadable"
+            raise InjectorError(source=self._injection.source, reason=dropped, advice=advice)
         missing = self.outcomes["unreadable"] + self.outcomes[MISSING_EVENT_TIME]
         if missing and not any(partition.input.has_event_time for partition in self._all.values()):
             about = self._injection.fmt.about
@@ -273,14 +276,6 @@ class InjectedPartitions:
             advice = (
                 "correct the field, unit, schema or format, and start over with --reset, or pass --allow-unreadable"
             )
-            raise InjectorError(source=self._injection.source, reason=reason, advice=advice)
-
-    def _require_copies(self) -> None:
-        counted = {name: count for name, count in self.outcomes.items() if count and name not in _NO_RECORDS}
-        if counted and all(name.endswith("_dropped") for name in counted):
-            told = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(counted.items()))
-            reason = f"each of its {sum(counted.values()):,} records was dropped ({told})"
-            advice = "correct the field, unit or tolerances, and start over with --reset, or pass --allow-unreadable"
             raise InjectorError(source=self._injection.source, reason=reason, advice=advice)
 
     @property
@@ -307,6 +302,15 @@ class InjectedPartitions:
         for partition in self._all.values():
             total.update(partition.input.outcomes)
         return total
+
+
+def _all_dropped(outcomes: Counter[str]) -> str | None:
+    """Tell how many records were dropped; ``None``: there are none, or others, too."""
+    counted = {name: count for name, count in outcomes.items() if count and name not in _NO_RECORDS}
+    if not counted or not all(name.endswith("_dropped") for name in counted):
+        return None
+    told = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(counted.items()))
+    return f"each of its {sum(counted.values()):,} records was dropped ({told})"
 
 
 def measured(outcomes: Counter[str]) -> dict[str, int]:

@@ -121,9 +121,8 @@ class _Reading:
         self._promised = Tracker({topic})
         """The same without idle sources: rows below its watermark break the promise of their own source."""
         self._rows: list[_Row] = []
-        self._timed = self._plausible = False
         self._doubt: str | None = None
-        """Why the first event time looks like seconds; ``_plausible``: whether any does not."""
+        """Why the first event time looks like seconds; empty: another one does not; ``None``: there is none."""
         self._timeless = 0
         self._first_timeless: tuple[Data, str] | None = None
 
@@ -156,10 +155,11 @@ class _Reading:
             self._timeless += 1
             self._first_timeless = self._first_timeless or (record, f"{type(error).__name__}: {error}")
             return
-        if not self._plausible:
-            doubt = unit_warning(record, time)
-            self._doubt, self._plausible = doubt if not self._timed else self._doubt, doubt is None
-        self._timed = True
+        if self._doubt != "":
+            doubt = unit_warning(record, time) or ""
+            if self._doubt and not doubt:
+                _log.warning("%s", self._doubt)
+            self._doubt = doubt and (self._doubt or doubt)
         if self.start <= time < self.end:
             self._rows.append(_Row(time, record.place, record))
 
@@ -167,7 +167,7 @@ class _Reading:
         """Return the rows of the period, or raise why it is not complete."""
         if self._first_timeless is not None:
             record, cause = self._first_timeless
-            if not self._timed:
+            if self._doubt is None:
                 raise UnreadableTopicError(
                     topic=self._topic,
                     count=self._timeless,
@@ -176,10 +176,8 @@ class _Reading:
                     cause=cause,
                 )
             _log.warning("%s record(s) have no event time; the first: %s: %s", self._timeless, record.place, cause)
-        if self._doubt is not None:
-            if not self._plausible:
-                raise UsageError(reason=f"{self._doubt}. No other time is plausible")
-            _log.warning("%s", self._doubt)
+        if self._doubt:
+            raise UsageError(reason=f"{self._doubt}. No other time is plausible")
         if not self._is_closed(self.tracker):
             raise IncompletePeriodError(
                 topic=self._topic,
