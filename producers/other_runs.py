@@ -102,13 +102,13 @@ all sources membership=Membership(version=2, size=2)
         )
 
 
-def last_marks(config: Config, topic: str, now: int) -> dict[str, WatermarkRecord]:
-    """Return the newest mark of each source: of the last hundred records of each partition, and those since ``now``."""
+def last_marks(config: Config, topic: str, now: int, *, most: int = 100) -> dict[str, WatermarkRecord]:
+    """Return the newest mark of each source: of each partition's last ``most`` records, and of those since ``now``."""
     settings = {**shared(config), "group.id": "floodmark-predecessors", "fetch.wait.max.ms": 10}
     try:
         bounds = offset_bounds(settings, topic)
         since = first_since(settings, bounds, now)
-        starts = {place: max(low, min(high - 100, since[place])) for place, (low, high) in bounds.items()}
+        starts = {place: max(low, min(high - most, since[place])) for place, (low, high) in bounds.items()}
         records = read_until_end(settings, starts, {place: high for place, (_, high) in bounds.items()})
         marks = [record.record for record in records if isinstance(record, Mark)]
     except (KafkaException, FloodmarkError) as error:

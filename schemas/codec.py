@@ -58,6 +58,10 @@ class AvroCodec:
             self.schema_json: Final[str] = json.dumps(raw)
             self.name: Final[str] = str(raw["name"])
             self.fields: Final[list[str]] = [str(field["name"]) for field in raw["fields"]]
+            self.required: Final = next(
+                (str(field["name"]) for field in raw["fields"] if not _may_be_null(field["type"])), None
+            )
+            """The first field that is never null; ``None``: each may be."""
             self.prefix: Final[bytes] = single_object_prefix(raw)
             self._parsed = fastavro.parse_schema(raw)
         except (ValueError, TypeError, LookupError, fastavro.schema.SchemaParseException) as error:
@@ -81,6 +85,12 @@ class AvroCodec:
             reason = f"it begins with {data[:HEADER_SIZE].hex()}, expected {expected}"
             raise UnreadableValueError(size=len(data), schema=self.name, reason=reason)
         return decoded(data, self._parsed, self.name, start=HEADER_SIZE)
+
+
+def _may_be_null(kind: object) -> bool:
+    if isinstance(kind, list):
+        return any(map(_may_be_null, kind))
+    return kind == "null" or (isinstance(kind, Mapping) and _may_be_null(kind.get("type")))
 
 
 def decoded(data: bytes, parsed: Any, name: str, *, start: int = 0, reader: Any = None) -> dict[str, Any]:  # noqa: ANN401  # as fastavro parses it

@@ -101,7 +101,11 @@ def read(
     if most is not None and "maxoffsetspertrigger" not in given:
         source_options["maxOffsetsPerTrigger"] = str(most)
     connection = Connection(names, bootstrap_servers, options.client, source_options)
-    require_topics(connection.config(), list(names))
+    config, zone = connection.config(), str(spark.conf.get("spark.sql.session.timeZone"))
+    if config["bootstrap.servers"] != bootstrap_servers:
+        reason = f"bootstrap_servers is {bootstrap_servers!r}, and client= has {config['bootstrap.servers']!r}"
+        raise UsageError(reason=f"{reason}: Spark would read from the first, and the look ahead from the second")
+    require_topics(config, list(names))
     source = connection.source_options()
     _require_whole_partitions(late, source)
     decode, unit = (value.decode, value.unit) if isinstance(value, Format) else (value, None)
@@ -114,9 +118,8 @@ def read(
     column, own = _event_time(rows, event_time, fields)
     name = f"floodmark-read-{next(_numbers)}"
     grown = most if grows else None
-    spec = SourceSpec(
-        name, connection, column, decode, options.percentile, shift_ms, late, grown, unit, definition(rows, column)
-    )
+    text = definition(rows, column)
+    spec = SourceSpec(name, connection, column, decode, options.percentile, shift_ms, late, grown, unit, text, zone)
     time = options.adjusted or own
     result = _selected(fields, time, options.substream, _time(late), shift_ms)
     records = prepared(decoded(kafka, spec), result, names, judged=late is not None)

@@ -102,7 +102,7 @@ def local_session(
 
     On a cluster, create your own session instead, with `packages` in ``spark.jars.packages``.  Checkpoints of this
     session must be on a local disk: it writes their files in a way that is fast and safe only there.  If a session runs
-    already, it is returned as it is: ``app`` and ``cores`` change nothing.
+    already, it is returned, and only ``settings`` change it.
 
     Later sessions start faster: they use an archive of Spark's classes, which the first program records at its end.
 
@@ -138,6 +138,8 @@ def local_session(
     chosen[JAVA_OPTIONS] += f" {archive}"
     if "SPARK_CONF_DIR" not in os.environ:  # that folder has the log settings of its owner
         chosen[JAVA_OPTIONS] += f' "-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"'
+    if SparkSession.getActiveSession() is not None:
+        chosen = settings or {}  # another time zone would change the times that it reads
     for name, value in chosen.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()

@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from sys import maxsize
@@ -139,7 +139,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     name = _name(topic, table, writer, job, options.delivery)
     spark = result.sparkSession
     snapshots = Snapshots(spark, checkpoint_location)
-    _require_session(spark, snapshots)
+    _require_session(spark, snapshots, specs)
     security = _security(options, specs[0])
     servers = options.bootstrap_servers or specs[0].connection.config()["bootstrap.servers"]
     config = {"bootstrap.servers": servers, **resolved(security)}
@@ -163,7 +163,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         rebuild=rebuild,
     )
     require_replacing(spark, checkpoint_location, snapshots.checkpoint.files)
-    noted = _noted(spark, plan, specs, f"output_mode={output_mode!r}, windows_close={options.windows_close!r}")
+    noted = _noted(plan, specs, f"output_mode={output_mode!r}, windows_close={options.windows_close!r}")
     same = _is_on(spark, SAME_QUERY)
     snapshots.recognise(name, noted, start.advice, same=same, rebuild=rebuild)
     sink = _sink(table, writer, identity, snapshots, result, start) or _kafka_sink(
@@ -301,7 +301,7 @@ def _stamp(result: DataFrame, event_time: str | None, hold: timedelta | None) ->
     return stamp
 
 
-def _noted(spark: SparkSession, plan: Operator, specs: list[SourceSpec], modes: str) -> Query:
+def _noted(plan: Operator, specs: list[SourceSpec], modes: str) -> Query:
     """Return what the state of a query, and the watermark of each source so far, depend on."""
     steps = meaning(plan)
     policies = sorted((topic, spec.mark_policy) for spec in specs for topic in spec.topics)
@@ -310,8 +310,7 @@ def _noted(spark: SparkSession, plan: Operator, specs: list[SourceSpec], modes: 
         for topic, (percentile, shift) in policies
         if (percentile, shift) != AS_WRITTEN
     ]
-    zone = spark.conf.get("spark.sql.session.timeZone")
-    zone = "" if zone in _UTC else f" and time zone {zone!r}"
+    zone = "" if specs[0].zone in _UTC else f" and time zone {specs[0].zone!r}"
     units = [f"unit={spec.unit!r}{zone} of the times in {', '.join(spec.topics)}" for spec in specs]
     times = [f"event_time={meaning_of_column(spec.time)} of the rows in {', '.join(spec.topics)}" for spec in specs]
     return Query(pyspark.__version__, [modes, *marks, *([*units, *times] if steps else ()), *steps])
@@ -376,9 +375,16 @@ def _refuse(result: DataFrame, plan: Operator, output_mode: str, trigger: Mappin
         raise UnsupportedQueryError(operator="the query", reason=reason, advice=advice) from error
 
 
-def _require_session(spark: SparkSession, snapshots: Snapshots) -> None:
-    """Refuse a session whose file manager is not safe, or that cannot call this process."""
+def _require_session(spark: SparkSession, snapshots: Snapshots, specs: Sequence[SourceSpec]) -> None:
+    """Refuse a session whose file manager is not safe, whose time zone has changed, or that cannot call this process.
+
+    Late rows are decoded again, in the time zone of now.
+    """
     require_callbacks(spark)
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    if other := next((spec.zone for spec in specs if spec.zone != zone), None):
+        reason = f"spark.sql.session.timeZone was {other!r} in read(), and is {zone!r} now"
+        raise UsageError(reason=f"{reason}: call read() again, or restore it")
     manager = str(spark.conf.get(FILE_MANAGER, None) or "")
     if is_for_disks(manager) and not snapshots.checkpoint.is_on_disk:
         reason = (

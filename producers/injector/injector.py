@@ -22,6 +22,7 @@ from floodmark.producers.injector.partitions import Decisions, InjectedPartition
 from floodmark.producers.injector.preview import Preview, look_ahead, require_input
 from floodmark.producers.injector.sanitizer import Sanitizer
 from floodmark.producers.injector.topics import (
+    LATELY,
     InputTopic,
     require_marked,
     require_states,
@@ -180,9 +181,8 @@ class Injector(Closing):
             _log.warning("%s: %s", name, before.end_advice)
 
     def _others(self) -> Predecessors:
-        return Predecessors(
-            self.injection.source, last_marks(self._config, self.injection.target_topic, self._clock.wall())
-        )
+        marks = last_marks(self._config, self.injection.target_topic, self._clock.wall(), most=LATELY)
+        return Predecessors(self.injection.source, marks)
 
     def _require_counted(self, before: Predecessors, membership: Membership, written: str) -> None:
         """Raise InjectorError if the target has marks of sources that do not count this one, of any age."""
@@ -358,7 +358,7 @@ class Injector(Closing):
         if routing is Routing.SKIP:
             return
         own = sanitizer.headers(record)
-        if not bounds[0] <= log_time <= bounds[1]:
+        if not bounds[0] <= log_time <= bounds[1] or log_time == 0:
             headers, log_time = sanitizer.without_timestamp(record, headers), 0
         if value is not None and len(value) > self._largest[0]:
             self._largest = len(value), Place(self.injection.source_topic, number, offset)

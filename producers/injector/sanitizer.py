@@ -66,7 +66,8 @@ class Sanitizer:
         self._counts["timestamps_replaced"] += 1
         target = self._injection.target_topic
         rejects = f"{target!r} rejects the timestamp {log_time} (message.timestamp.*.max.ms)"
-        self.report(record, f"{rejects}; the record gets the current time")
+        why = rejects if log_time else "its timestamp is 0, which Kafka's clients take for now"
+        self.report(record, f"{why}; the record gets the current time")
         readable = isinstance(self._injection.fmt, LogTime) and EARLIEST <= log_time <= END_OF_TIME
         if readable and TIME_HEADER not in dict(headers):
             return [(TIME_HEADER, b"%d" % log_time), *headers]

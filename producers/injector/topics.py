@@ -32,6 +32,8 @@ from floodmark.schemas.completeness.position import TopicIds, TopicUser
 from floodmark.schemas.errors import CorruptSnapshotError, InjectorError, RecreatedTopicError
 
 _log = logging.getLogger(__name__)
+LATELY: Final = 1_000
+"""How many of the last records of a partition are searched for marks of other sources."""
 
 
 def sizes_of(config: Config, injection: Injection, *, equal: bool) -> tuple[int, int]:
@@ -47,7 +49,7 @@ def sizes_of(config: Config, injection: Injection, *, equal: bool) -> tuple[int,
 
 def _sources_in(config: Config, topic: str) -> str:
     """Return the names of the sources of a topic's last marks, as text; empty if there are none."""
-    return ", ".join(map(repr, last_marks(config, topic, Clock().wall())))
+    return ", ".join(map(repr, last_marks(config, topic, Clock().wall(), most=LATELY)))
 
 
 def require_unmarked_input(config: Config, injection: Injection) -> None:
@@ -210,6 +212,8 @@ def reset_target(config: Config, injection: Injection) -> int:
     counted: dict[int, dict[int, int]] = {}
     data: Counter[int] = Counter()
     begins = begin_offsets(config, [topic])
+    missing: Counter[int] = Counter()
+    """By partition: how many of the counted records Kafka has deleted."""
     for record in read_until_end(config, begins):
         if isinstance(record, Data):
             data[record.partition] += 1
@@ -218,19 +222,15 @@ def reset_target(config: Config, injection: Injection) -> int:
         elif isinstance(record, Unreadable):
             raise _refusal(injection, f"{record.place} is a mark that cannot be read")
         else:
-            counted.setdefault(record.partition, {})[record.record.epoch] = record.record.records or 0
+            own = record.record.records or 0
+            if record.partition not in counted and begins[topic, record.partition]:
+                missing[record.partition] = max(0, own - data[record.partition])
+            counted.setdefault(record.partition, {})[record.record.epoch] = own
     for number, count in data.items():
-        own = sum(counted.get(number, {}).values())
+        own = sum(counted.get(number, {}).values()) - missing[number]
         if count > own:
             raise _refusal(injection, f"partition {number} of {topic!r} holds {count:,} records, and it wrote {own:,}")
-    client = admin_client(config)
-    places = [TopicPartition(topic, number, OFFSET_END) for _, number in begins]
-    try:
-        for future in client.delete_records(places, request_timeout=TIMEOUT).values():
-            future.result(TIMEOUT + 5)
-    except KafkaException as error:
-        _require_right(error, config, topic)
-        raise _refusal(injection, f"Kafka does not delete records of {topic!r}: {error.args[0].str()}") from error
+    _delete(config, injection, [number for _, number in begins])
     if data:
         _log.warning(
             "injector %r: --reset deleted %s records of %r, and copies its input again. Jobs that have read the "
@@ -239,6 +239,17 @@ def reset_target(config: Config, injection: Injection) -> int:
             *(injection.source, f"{data.total():,}", topic),
         )
     return max((epoch for epochs in counted.values() for epoch in epochs), default=0)
+
+
+def _delete(config: Config, injection: Injection, numbers: Collection[int]) -> None:
+    topic = injection.target_topic
+    places = [TopicPartition(topic, number, OFFSET_END) for number in numbers]
+    try:
+        for future in admin_client(config).delete_records(places, request_timeout=TIMEOUT).values():
+            future.result(TIMEOUT + 5)
+    except KafkaException as error:
+        _require_right(error, config, topic)
+        raise _refusal(injection, f"Kafka does not delete records of {topic!r}: {error.args[0].str()}") from error
 
 
 def _require_right(error: KafkaException, config: Config, topic: str) -> None:

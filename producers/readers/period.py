@@ -45,7 +45,7 @@ def complete(
     event_time: EventTimeOf,
     *,
     decode: Callable[[Data], Mapping[str, Any]] | None = None,
-    early: timedelta = timedelta(minutes=1),
+    early: timedelta = timedelta(minutes=5),
 ) -> "Table":
     """Return the rows of a closed period of a topic with marks, as a ``pyarrow.Table``.
 
@@ -62,7 +62,8 @@ def complete(
         end: the first event time after the period.
         event_time: as in `WatermarkedConsumer`.
         decode: returns the columns of a row.  Default: ``event_time``, ``partition``, ``offset``, ``key``, ``value``.
-        early: how far the event time of a record may be ahead of its Kafka timestamp.
+        early: how far the event time of a record may be ahead of its Kafka timestamp; of a target of ``inject``, its
+            ``--early``.
 
     Raises:
         IncompletePeriodError: if the period is not closed yet; the message names who is missing.

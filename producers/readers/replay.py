@@ -83,12 +83,14 @@ def last_matching(
     """Return, by partition, the last value of ``read`` that is not ``None``; read ``most`` records of each at most."""
     bounds = {place: bound for place, bound in offset_bounds(config, topic).items() if place[1] in partitions}
     past, found, reach = BackwardReader(config, bounds), dict[int, Found](), REACHES[0]
-    while reach <= most and (places := [p for p in bounds if p[1] not in found and past.unread(p)]):
+    while places := [p for p in bounds if p[1] not in found and past.unread(p)]:
         for record in past.stretch(places, reach):
             match = read(record)
             if match is not None:
                 found[record.partition] = match
-        reach *= 10
+        if reach >= most:
+            break
+        reach = int(min(reach * 10, most))
     return found
 
 

@@ -17,10 +17,10 @@ from floodmark.schemas.errors import UsageError
 from floodmark.schemas.registered_values import FRAME_SIZE, frame, path_bytes
 from floodmark.spark_jobs.formats.bodies import AvroBodies, ObjectTexts, message_writer, of_process
 from floodmark.spark_jobs.formats.format import Format
-from floodmark.spark_jobs.formats.plain_values import Unit, json, json_schema
+from floodmark.spark_jobs.formats.plain_values import Unit, avro_struct, json, json_schema
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-from pyspark.sql.avro.functions import from_avro, to_avro
+from pyspark.sql.avro.functions import to_avro
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
@@ -105,23 +105,22 @@ class _ConfluentAvro(_Confluent):
     _kind = "AVRO"
 
     def __init__(self, subject: _Subject, schema: str) -> None:
-        codec = AvroCodec(schema)
-        super().__init__(subject, codec.fields)
-        self._schema = codec.schema_json
+        self._codec = AvroCodec(schema)
+        super().__init__(subject, self._codec.fields)
 
     @override
     def _text(self) -> str:
-        return self._schema
+        return self._codec.schema_json
 
     @override
     def _decode(self, value: Column) -> Column:
-        registry, schema = self._registry, self._schema
+        registry, schema = self._registry, self._codec.schema_json
         body = _converted(value, lambda: of_process(AvroBodies, registry, schema).read)
-        return from_avro(body, schema, {"mode": "PERMISSIVE"})
+        return F.when(body.isNotNull(), avro_struct(body, self._codec))
 
     @override
     def _body(self, row: Column) -> Column:
-        return to_avro(F.struct(*(row.getField(name).alias(name) for name in self._fields)), self._schema)
+        return to_avro(F.struct(*(row.getField(name).alias(name) for name in self._fields)), self._text())
 
 
 class _ConfluentJson(_Confluent):

@@ -37,27 +37,34 @@ from pyspark.sql.types import (
 from typing_extensions import override
 
 
+def avro_struct(body: Column, codec: AvroCodec) -> Column:
+    """Return an Avro body as a struct; null if it cannot be read, of which Spark makes a struct of nulls."""
+    struct = from_avro(body, codec.schema_json, {"mode": "PERMISSIVE"})
+    if codec.required is None:
+        return struct
+    read = F.transform(F.array(struct), lambda found: F.when(found[codec.required].isNotNull(), found))
+    return F.get(read, F.lit(0))
+
+
 class _Avro(Format):
     def __init__(self, schema: Mapping[str, Any] | str) -> None:
-        codec = AvroCodec(schema)
-        self._schema, self._prefix = codec.schema_json, codec.prefix
-        self._fields = tuple(codec.fields)
+        self._codec = AvroCodec(schema)
 
     @property
     @override
     def fields(self) -> tuple[str, ...]:
-        return self._fields
+        return tuple(self._codec.fields)
 
     @override
     def decode(self, value: Column) -> Column:
         body = F.substring(value, HEADER_SIZE + 1, 2**31 - 1 - HEADER_SIZE)
-        is_of_schema = F.substring(value, 1, HEADER_SIZE) == F.lit(self._prefix)
-        return F.when(is_of_schema, from_avro(body, self._schema, {"mode": "PERMISSIVE"}))
+        is_of_schema = F.substring(value, 1, HEADER_SIZE) == F.lit(self._codec.prefix)
+        return F.when(is_of_schema, avro_struct(body, self._codec))
 
     @override
     def encode(self, row: Column) -> Column:
         picked = F.struct(*(row.getField(name).alias(name) for name in self.fields))
-        return F.concat(F.lit(self._prefix), to_avro(picked, self._schema))
+        return F.concat(F.lit(self._codec.prefix), to_avro(picked, self._codec.schema_json))
 
 
 def avro(schema: Mapping[str, Any] | str) -> Format:
@@ -75,6 +82,8 @@ Unit = Literal["s", "ms", "us"]  # the unit of an epoch number: seconds, millise
 
 _MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _MALFORMED: Final = "floodmark_malformed"
+_ADJACENT: Final = r"\}[\s,]*\{"  # two objects, maybe of an array
+_WITH_YEAR: Final = r"^[\x00-\x20]*[+-]?\d{4}"
 _NUMBER: Final = "decimal(25,6)"  # times a million, it still fits Spark's 38 digits
 
 
@@ -107,8 +116,10 @@ class _Json(Format):
     def decode(self, value: Column) -> Column:
         text = F.rtrim(F.try_validate_utf8(value.cast("string")), F.lit(" \t\r\n"))
         wire = StructType([*_with_text(self._schema), StructField(_MALFORMED, StringType())])
-        # Spark ignores text after an object, and reads `null` as an object without fields.
-        whole = F.when(F.endswith(text, F.lit("}")), text)
+        # Spark ignores what follows an object, and reads `null` as an object without fields.
+        items = F.size(F.from_json(F.concat(F.lit("["), text, F.lit("]")), "array<string>"))
+        is_whole = F.endswith(text, F.lit("}")) & (~text.rlike(_ADJACENT) | (items == 1))
+        whole = F.when(is_whole, text)
         parsed = F.from_json(whole, wire, {"columnNameOfCorruptRecord": _MALFORMED})
         # As a lambda's argument the object is parsed once, not once per field.
         return F.get(F.transform(F.array(parsed), self._typed), F.lit(0))
@@ -137,7 +148,8 @@ class _Json(Format):
     def _time(self, text: Column) -> Column:
         # Spark itself multiplies seconds without a check for overflow, which gives wrong times.
         number = F.floor(text.try_cast(_NUMBER) * F.lit(self._factor)).try_cast("long")
-        iso = text.try_cast("timestamp_ltz")  # which `timestamp` is not, with spark.sql.timestampType=TIMESTAMP_NTZ
+        # `timestamp` may have no zone (spark.sql.timestampType), and to a time alone, Spark adds the present day.
+        iso = F.when(text.rlike(_WITH_YEAR), text.try_cast("timestamp_ltz"))
         # A failing cast is slow, so most text should not need one.
         is_number = F.length(F.translate(text, "0123456789.+-eE", "")) == 0
         return F.when(is_number, F.coalesce(F.timestamp_micros(number), iso)).otherwise(iso)

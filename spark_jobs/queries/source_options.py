@@ -50,6 +50,11 @@ def check_source_options(options: Mapping[str, str]) -> None:
         if name.lower() == _ISOLATION and value != "read_committed":
             reason = f"source option {name} is {value!r}, expected 'read_committed'"
             raise UsageError(reason=f"{reason}: the marks and rows of aborted transactions do not count")
+        if name.lower() == "includeheaders" and value.lower() != "true":
+            raise UsageError(reason=f"source option {name} is {value!r}: rows have times in their headers, omit it")
+        if name.lower() == "kafka.bootstrap.servers":
+            reason = f"source option {name}: pass the address as read(bootstrap_servers=), for all clients of the job"
+            raise UsageError(reason=reason)
         if name.lower() not in _KNOWN and not name.lower().startswith("kafka."):
             reason = f"source option {name}: Spark's Kafka source has no such option for streams"
             raise UsageError(reason=f"{reason}. Correct the name; settings of the Kafka client begin with 'kafka.'")

@@ -89,6 +89,7 @@ class SourceSpec:
     most: int | None = None  # the limit to which its batches grow; ``None``: a fixed limit, or none
     unit: str | None = None  # of times that are numbers, by the format; ``None``: it does not tell
     time: str = ""  # Spark's text of ``event_time``
+    zone: str = "UTC"  # the time zone of the session, in which Spark reads text without one
     limited: int | None = None
     """Of larger batches, operators may read only a part; ``None``: they read all of each batch."""
     derived: int = 0  # the part of ``shift`` that `event_time` adds, after late rows are judged

@@ -582,6 +582,11 @@ def test_wrong_use_is_refused_at_once(spark, kafka, topic, source, checkpoint):
         counted(spark.readStream.format("rate").load(), out, checkpoint)
 
 
+def test_two_addresses_of_one_input_are_refused(source, topic):
+    with pytest.raises(UsageError, match="and client= has 'elsewhere:9092'"):
+        source(topic(1), client={"bootstrap.servers": "elsewhere:9092"})
+
+
 def test_no_broker_is_named(source, monkeypatch):
     monkeypatch.setattr("floodmark.producers.clients.admin.TIMEOUT", 1.0)
     with pytest.raises(BrokerUnavailableError, match=r"127\.0\.0\.1:1"):

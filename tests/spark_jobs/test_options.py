@@ -24,6 +24,8 @@ from floodmark.spark_jobs import ReadOptions, WriteOptions
             {"source_options": {"kafka.isolation.level": "read_uncommitted"}},
             "kafka.isolation.level is 'read_uncommitted', expected 'read_committed': .* aborted transactions",
         ),
+        (ReadOptions, {"source_options": {"includeheaders": "false"}}, "is 'false': rows have times in their headers"),
+        (ReadOptions, {"source_options": {"kafka.bootstrap.servers": "k:9092"}}, "pass the address as read"),
         *(
             (ReadOptions, {"source_options": {name: "latest"}}, f"source option {name}: .* Correct the name")
             for name in ("startingOffset", "max.poll.records")

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from datetime import UTC, datetime
 
 import pytest
+from floodmark.schemas import AvroCodec
 from floodmark.schemas.errors import UsageError
 from floodmark.spark_jobs import formats
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -38,6 +39,8 @@ def test_what_is_no_object_of_the_schema_is_unreadable(decoded):
     values = [
         *(b"{", b"[]", b"null", b"", b" ", b"5", b'"x"', b'[{"user": "u"}]', b"\xff", b'{"user": "\xff"}'),
         *(b'{"user": "u"} rest', b'{"at": "nonsense"}', b'{"at": "2024-13-01T00:00:00Z"}', b'{"at": true}'),
+        *(b'{"at": "12:00:03"}', b'{"at": " T12:00:03Z"}', b'{"at": "12:00:03-05:00"}'),
+        *(b'{"user": "u"}\n{"user": "v"}', b'{"user": "u"}{"user": "v"}', b'{"user": "u"}, {"user": "v"}'),
         *(b'{"at": {"x": 1}}', b'{"at": NaN}', b'{"at": 1e999}', b'{"n": "x"}', b'{"n": 1.5}', b'{"n": 1e30}'),
         *(
             b'{"payload": 5}',
@@ -78,6 +81,24 @@ def test_a_zone_in_the_text_counts_in_any_session(decoded, spark):
         spark.conf.unset("spark.sql.timestampType")
         spark.conf.set("spark.sql.session.timeZone", "UTC")
     assert row["at"] == local("2026-10-24T22:00:00")
+
+
+def test_objects_within_an_array_are_of_one_record(decoded):
+    values = [b'{"items": [{"n": 1}, {"n": 2}]}', b"{'items': [{'n': NaN}\n, {'n': 2}]}", b'{"items": ["}, {"]}']
+    found = decoded(values, "items ARRAY<STRING>")
+    assert [len(one["items"]) for one in found] == [2, 2, 1]
+
+
+def test_an_avro_value_that_is_cut_is_unreadable(spark):
+    kinds = {"n": "long", "name": ["null", "string"]}
+    fields = [{"name": name, "type": kind} for name, kind in kinds.items()]
+    codec = AvroCodec({"type": "record", "name": "Event", "fields": fields[::-1]})
+    whole = codec.encode({"n": 5, "name": None})
+    values = [(1, whole), (2, whole[:-1]), (3, codec.encode({"n": 5, "name": "longer"})[:-3]), (4, b"")]
+    struct = formats.avro(codec.schema_json).decode(F.col("raw"))
+    rows = spark.createDataFrame(values, "id INT, raw BINARY").select("id", struct.alias("value")).collect()
+    assert {row.id: row.value and row.value.n for row in rows} == {1: 5, 2: None, 3: None, 4: None}
+    assert [row.id for row in rows if row.value is None] == [2, 3, 4]
 
 
 def test_no_number_comes_back_as_another_time(spark):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from floodmark.producers import Observer
 from floodmark.schemas.errors import ChangedQueryError, UnreadableTopicError, UsageError
-from floodmark.spark_jobs import event_time, formats, write
+from floodmark.spark_jobs import event_time, formats, local_session, write
 from floodmark.spark_jobs.reader import _load
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -86,6 +86,11 @@ def test_another_time_zone_on_old_state_is_refused(source, rows, checkpoint, spa
         found = caught.value.stored, caught.value.found
         assert found == (f"unit='s' and time zone 'Europe/Berlin' {about}", f"unit='s' {about}")
         start("Europe/Berlin").stop()
+        result = windows(rows())
+        assert local_session("another cell").conf.get(zone) == "Europe/Berlin"
+        local_session("another cell", settings={zone: "UTC"})
+        with pytest.raises(UsageError, match=r"timeZone was 'Europe/Berlin' in read\(\), and is 'UTC' now"):
+            keep(result, checkpoint)
     finally:
         spark.conf.set(zone, "UTC")
 
