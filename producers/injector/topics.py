@@ -242,10 +242,10 @@ def reset_target(config: Config, injection: Injection) -> int:
 
 
 def _delete(config: Config, injection: Injection, numbers: Collection[int]) -> None:
-    topic = injection.target_topic
+    topic, client = injection.target_topic, admin_client(config)  # which answers only while it is referenced
     places = [TopicPartition(topic, number, OFFSET_END) for number in numbers]
     try:
-        for future in admin_client(config).delete_records(places, request_timeout=TIMEOUT).values():
+        for future in client.delete_records(places, request_timeout=TIMEOUT).values():
             future.result(TIMEOUT + 5)
     except KafkaException as error:
         _require_right(error, config, topic)
