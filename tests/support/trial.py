@@ -21,7 +21,7 @@ from support.row_store import RowStore
 from support.streams import ROW, Log, Values, Written, batches_of, total
 
 _LIMIT = 240
-_LOOK = 5.0
+_LOOK = 20.0
 STATE_STORES = [  # the setting of Spark, and each of its state stores
     ("spark.sql.streaming.stateStore.providerClass", f"org.apache.spark.sql.execution.streaming.state.{name}")
     for name in ("HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider")
