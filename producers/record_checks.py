@@ -8,7 +8,7 @@ from numbers import Integral
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.sender import Headers
 from floodmark.schemas.errors import InvalidEventTimeError, ReservedKeyError, UsageError
-from floodmark.schemas.records import HEADER, KEY_PREFIX, TIME_HEADER, is_mark_key
+from floodmark.schemas.records import HEADER, KEY_PREFIX, TIME_HEADER, is_mark_key, is_own_header
 from floodmark.schemas.timestamps import are_seconds, event_time_of, to_datetime
 
 _log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class RecordChecks:
             raise UsageError(reason=f"{reason}; choose another name")
         for name, text in pairs:
             is_true = name == TIME_HEADER and text in (str(time), str(time).encode())
-            if str(name).startswith(f"{HEADER}-") and not is_true:
+            if is_own_header(str(name)) and not is_true:
                 reason = f"{self._owner}: readers use the header {name!r} in place of event_time"
                 raise UsageError(reason=f"{reason}; leave it out when you forward the headers of a record")
         return pairs

@@ -223,6 +223,15 @@ def _is_time(value: int | None) -> bool:
     return value is None or EARLIEST <= value <= END_OF_TIME
 
 
+def is_own_header(name: str) -> bool:
+    """Tell whether a header is Floodmark's: that of marks, or one that readers use in place of a record's times.
+
+    >>> is_own_header("floodmark"), is_own_header("floodmark-time"), is_own_header("floodmarks")
+    (True, True, False)
+    """
+    return name == HEADER or name.startswith(f"{HEADER}-")
+
+
 def is_mark_key(key: bytes | None) -> bool:
     """Tell a watermark record from a data record: only the Kafka key decides.
 

@@ -10,7 +10,7 @@ from floodmark.producers.event_times.formats import LogTime
 from floodmark.producers.event_times.injection import Injection
 from floodmark.schemas.classify import Headers, Place
 from floodmark.schemas.errors.base import printable
-from floodmark.schemas.records import HEADER, TIME_HEADER
+from floodmark.schemas.records import TIME_HEADER, is_own_header
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 
 _log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Sanitizer:
         """Remove Floodmark's headers: they would state times of another topic, or hide the record."""
         if not headers:
             return headers
-        kept = [header for header in headers if header[0] != HEADER and not header[0].startswith(f"{HEADER}-")]
+        kept = [header for header in headers if not is_own_header(header[0])]
         if len(kept) < len(headers):
             self._counts["headers_removed"] += 1
         return kept

@@ -413,9 +413,8 @@ def test_reset_begins_anew_where_nothing_else_is_lost(kafka, topic, caplog):
     before = end_offsets(kafka.config, marked)
     with pytest.raises(InjectorError, match="holds 3 records, and it wrote 2"):
         run(kafka, loose, reset=True)
-    delete_before(
-        kafka.config, marked, data[0].offset + 1, partitions=1
-    )  # the count of a mark includes what Kafka has deleted
+    # The count of a mark includes what Kafka has deleted.
+    delete_before(kafka.config, marked, data[0].offset + 1, partitions=1)
     with pytest.raises(InjectorError, match="holds 2 records, and it wrote 1"):
         run(kafka, loose, reset=True)
     with WatermarkedProducer(kafka.config, topic=marked, source="web", strategy=ascending()):
