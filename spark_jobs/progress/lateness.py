@@ -130,9 +130,10 @@ class LateRow:
     event_time: int
     watermark: int
     of_partition: bool  # whether this is the watermark of its partition, or the one that its batch ran with
+    headers: Iterable[tuple[str, bytes | None]] | None = None
 
     def record(self) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]:
-        """Return the key, the value, and headers that name its offset, its watermark, and how late it is.
+        """Return the key, the value, its headers, and those that name its offset, its watermark, and how late it is.
 
         >>> row = LateRow("clicks", 0, 7, 0, None, b"", event_time=12, watermark=20, of_partition=True)
         >>> dict(row.record()[2])["floodmark-late"].decode()
@@ -140,7 +141,7 @@ class LateRow:
         """
         whose = "of its partition" if self.of_partition else "that its batch ran with"
         late_by = self.watermark - self.event_time
-        headers: Mapping[str, str] = {
+        added: Mapping[str, str] = {
             "floodmark-late": f"{late_by} ms behind the watermark {iso(self.watermark)} {whose}",
             "floodmark-late-by": str(late_by),
             "floodmark-late-watermark": str(self.watermark),
@@ -148,4 +149,5 @@ class LateRow:
             "floodmark-late-from": f"{self.topic}/{self.partition}/{self.offset}",
         }
         key, value = (None if part is None else bytes(part) for part in (self.key, self.value))
-        return key, value, [(name, text.encode()) for name, text in headers.items()]
+        own = [(name, None if header is None else bytes(header)) for name, header in self.headers or ()]
+        return key, value, [*own, *((name, text.encode()) for name, text in added.items())]

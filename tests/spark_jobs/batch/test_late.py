@@ -75,7 +75,8 @@ def sent(kafka, topic):
             for entry in log:
                 if isinstance(entry, int):
                     value = events.encode({"user": f"u{entry % 5}", "at": entry})
-                    producer.produce(target, value=value, partition=partition)
+                    headers = [("trace", str(entry).encode()), ("trace", None)]
+                    producer.produce(target, value=value, partition=partition, headers=headers)
                 else:
                     value = encode_watermark(entry)
                     producer.produce(target, key=mark_key(entry.source), value=value, partition=partition)
@@ -147,9 +148,13 @@ def test_late_rows_go_to_their_topic_with_the_reason(spark, kafka, topic, sent, 
     assert job.counts["late"] == len(late(logs))
     routed = records(kafka.config, aside)
     assert Counter(
-        (events.decode(value)["at"], int(headers["floodmark-late-watermark"])) for value, headers in routed
+        (events.decode(value)["at"], int(dict(headers)["floodmark-late-watermark"])) for value, headers in routed
     ) == Counter(late(logs))
-    for value, headers in routed:
+    for value, sent_with in routed:
+        assert sent_with[:2] == [("trace", str(events.decode(value)["at"]).encode()), ("trace", None)], (
+            "its own headers"
+        )
+        headers = dict(sent_with[2:])
         behind = int(headers["floodmark-late-watermark"]) - int(headers["floodmark-late-by"])
         assert behind == events.decode(value)["at"]
         assert headers["floodmark-late-reason"] == b"partition"
@@ -177,7 +182,7 @@ def records(config, target):
     def read_all():
         message = consumer.poll(0.2)
         if message is not None and message.error() is None:
-            found.append((message.value(), dict(message.headers())))
+            found.append((message.value(), message.headers()))
         places = consumer.position(consumer.assignment())
         return len(places) == len(ends) and all(
             ends[place.partition] == 0 or place.offset >= ends[place.partition] for place in places
