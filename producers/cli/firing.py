@@ -163,8 +163,8 @@ def fire_periods(  # noqa: PLR0913  # each is an option of the command line
         loop = TriggerLoop(rules, source, delivery, position, begin=begin, collect=pace.collect)
         status = opened.enter_context(Console(stderr=True).status("reading"))
         started = stored is not None
-        if stored is not None and (unused := _unused_line(rules, begin, stored["fired"]["first"])):
-            typer.echo(unused, err=True)
+        if stored is not None:
+            typer.echo(_continued_line(rules, begin, Fired.of(stored["fired"])), err=True)
 
         def first_line() -> str:
             first = None if loop.schedule is None else loop.schedule.fired.first
@@ -186,17 +186,18 @@ def fire_periods(  # noqa: PLR0913  # each is an option of the command line
         typer.echo("\n".join([*lines, *["--dry-run: nothing was fired or stored"] * dry_run]), err=True)
 
 
-def _unused_line(rules: Rules, begin: int | str, first: int) -> str:
-    """Return that a trigger with a position does not use ``--from``; empty if it began there.
+def _continued_line(rules: Rules, begin: int | str, fired: Fired) -> str:
+    """Return where a trigger with a position continues, and whether ``--from`` is not used.
 
-    >>> hourly = Rules("orders", ("orders",), 3_600_000)
-    >>> _unused_line(hourly, 5, 0), _unused_line(hourly, "now", 0)
-    ('', '')
+    >>> hourly, fired = Rules("orders", ("orders",), 3_600_000), Fired.begin(0, 0)
+    >>> _continued_line(hourly, "now", fired)
+    "trigger 'orders' continues: its next complete period begins at 1970-01-01T00:00:00Z."
     """
-    if isinstance(begin, str) or rules.floor(begin) == first:
-        return ""
-    line = f"trigger {rules.trigger!r} is not new, so --from is not used: its first period begins at {instant(first)}."
-    return f"{line} To begin elsewhere, use another --name."
+    line = f"trigger {rules.trigger!r} continues: its next complete period begins at {instant(fired.next)}."
+    if isinstance(begin, str) or rules.floor(begin) == fired.first:
+        return line
+    unused = f"--from is not used: its first period began at {instant(fired.first)}"
+    return f"{line} {unused}. To begin elsewhere, use another --name."
 
 
 def _later(first: int | None, source: TopicInput | TableInput) -> str:

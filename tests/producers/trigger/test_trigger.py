@@ -216,7 +216,7 @@ def test_a_first_period_that_is_too_late_is_told_and_another_begin_does_not_move
     assert "begins at 1971-01-01T00:00:00Z, later than the watermark (1970-01-01T03:00:00Z). It does not fire" in told
     assert "nothing fired; no complete period yet from 1971-01-01T00:00:00Z on; watermark 1970" in told
     told = floodmark(kafka, *run, "1970-01-01T00:00Z").stderr
-    assert "is not new, so --from is not used: its first period begins at 1971-01-01T00:00:00Z" in told
+    assert "continues: its next complete period begins at 1971-01-01T00:00:00Z. --from is not used" in told
     other = floodmark(kafka, topic(1), *run[1:], "now", "--name", flights)
     assert (other.returncode, "choose another --name for another trigger" in other.stderr) == (2, True), other.stderr
 
