@@ -70,7 +70,8 @@ class Staging:
 
     def read(self, spark: SparkSession, folder: str) -> DataFrame:
         """Return the rows in a folder."""
-        return spark.read.parquet(self._folders.path(folder))
+        path = self._folders.path(folder)
+        return spark.read.option("ignoreCorruptFiles", "false").parquet(path)  # whatever the session says
 
     def load(self) -> Staged | None:
         """Return the staged batches, and delete the folders of others."""

@@ -1,4 +1,4 @@
-"""Batches that a failed job has staged, and the next start in the same process; no Spark runs."""
+"""Batches that a failed job has staged, and the next start in the same process; but for one test, no Spark runs."""
 
 import gc
 from contextlib import nullcontext
@@ -18,7 +18,7 @@ from floodmark.spark_jobs.progress.published import Published
 from floodmark.spark_jobs.tables import table_sink
 from floodmark.spark_jobs.tables.staging import Staging
 from floodmark.spark_jobs.tables.table_sink import TableSink
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 
 
 class Store(Staging):
@@ -196,3 +196,16 @@ def test_a_job_that_is_killed_before_it_forgets_a_staged_watermark_starts_again(
     store.run(again, 2, cached=True)
     store.run(again, 3, cached=True)
     assert (store.rows, store.kept) == ([0, 2, 3], {})
+
+
+def test_a_staged_file_that_cannot_be_read_is_an_error_also_in_a_session_that_skips_such_files(spark, tmp_path):
+    staging = Staging(spark, str(tmp_path), LocalFiles(tmp_path))
+    folder = staging.write(spark.range(20).repartition(2))
+    assert staging.read(spark, folder).count() == 20
+    next(tmp_path.rglob("part-*.parquet")).write_bytes(b"cut")
+    spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    try:
+        with pytest.raises(Py4JJavaError, match="CANNOT_READ_FILE"):
+            staging.read(spark, folder).count()
+    finally:
+        spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
