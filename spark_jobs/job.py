@@ -237,8 +237,9 @@ class Job:
             failed = FencedError(writer=f"job {self.name!r}", topic=place, reason=why, advice=advice)
         if lacks_records(reason):
             reason = f"{_DELETED}: {reason}"
-        failed = failed or JobFailedError(job=self.name, reason=reason)
-        failed.__cause__ = error
+        if failed is None:
+            failed = JobFailedError(job=self.name, reason=reason)
+            failed.__cause__ = error  # Spark's text has the whole plan
         return failed
 
     def _is_being_stopped(self) -> bool:

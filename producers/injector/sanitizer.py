@@ -52,7 +52,7 @@ class Sanitizer:
             return headers
         kept = [header for header in headers if not is_own_header(header[0])]
         if len(kept) < len(headers):
-            self._counts["headers_removed"] += 1
+            self._counts["headers_removed"] += len(headers) - len(kept)
         return kept
 
     def bounds(self, now: int) -> tuple[float, float]:
