@@ -1,7 +1,8 @@
 """Check that a topic follows the specification, from its records.  Pure.
 
-It applies ``SPEC.md`` to one partition at a time, in the order of the log, and shares no rules with the tracker.  The
-idea of a validator that replays a feed is CockroachDB's ``cdctest``.
+It applies ``SPEC.md`` to one partition at a time, in the order of the log, and shares only the clock of leases with the
+tracker.  A row is late if it is below any earlier watermark of its partition: readers never take one back.  The idea of
+a validator that replays a feed is CockroachDB's ``cdctest``.
 """
 
 from collections import Counter, OrderedDict, defaultdict
@@ -14,6 +15,7 @@ from floodmark.schemas.classify import Mark, Unreadable
 from floodmark.schemas.codec import encode_watermark
 from floodmark.schemas.counts import Mismatch, RecordCounts
 from floodmark.schemas.errors.base import iso
+from floodmark.schemas.partition_state import LeaseClock, lowest
 from floodmark.schemas.records import FORMAT_VERSION, HEADER, Status, WatermarkRecord
 from floodmark.schemas.timestamps import is_late
 
@@ -78,21 +80,22 @@ class _Source:
 
     last: WatermarkRecord
     watermark: int | None = None  # the highest of this epoch
-    promised: int | None = None  # the highest of all epochs: readers never take a watermark back
     is_unread: bool = False  # whether its last mark is unreadable: the source may be active again
     hashes: OrderedDict[tuple[int, int], int] = field(default_factory=OrderedDict)
     """Hashes of its last marks, by epoch and sequence."""
-
-    def promise(self, watermark: int | None) -> None:
-        if watermark is not None:
-            self.watermark = watermark
-            self.promised = watermark if self.promised is None else max(self.promised, watermark)
 
 
 @dataclass(slots=True)
 class _Partition:
     sources: dict[str, _Source] = field(default_factory=dict)
     last_offset: int | None = None
+    reached: int | None = None  # the highest watermark that it ever had
+    clocks: dict[int, LeaseClock] = field(default_factory=dict)  # by length of lease
+
+    def is_active(self, name: str) -> bool:
+        """Tell whether the last mark of a source says so, and its lease has not run out."""
+        last = self.sources[name].last
+        return last.status is Status.ACTIVE and not (last.lease and self.clocks[last.lease].has_run_out(name))
 
 
 class Checker:
@@ -140,7 +143,8 @@ class Checker:
             self._first_without = self._first_without or (partition, offset, message)
             found.append((Fault.UNREADABLE_ROW, message))
         self._with_event_time += event_time is not None
-        watermark, ended = self._combine(partition)
+        _, ended = self._combine(partition)
+        watermark = state.reached
         if event_time is not None and is_late(event_time, watermark):
             times = f"({iso(event_time)} < {iso(watermark)})"
             found.append((Fault.LATE_ROW, f"event time {event_time} is behind the watermark {watermark} {times}"))
@@ -160,10 +164,12 @@ class Checker:
                 source.is_unread = True
             return [Finding(Fault.UNREADABLE_MARK, partition, offset, None, mark.reason)]
         self.records["marks"] += 1
-        return [
+        found = [
             Finding(fault, partition, offset, mark.source, f"{mark.source}: {message}")
             for fault, message in self._faults(mark, state)
         ]
+        self._combine(partition)
+        return found
 
     def _faults(self, mark: Mark, state: _Partition) -> Iterator[tuple[Fault, str]]:
         record, header = mark.record, dict(mark.headers or []).get(HEADER)
@@ -171,7 +177,7 @@ class Checker:
             yield Fault.MISSING_HEADER, f"mark {record.sequence} has header {header!r}, expected {FORMAT_VERSION!r}"
         yield from self._membership(record, state)
         self._reach[record.source] = max(self._reach.get(record.source, 0), record.partitions, mark.partition + 1)
-        yield from self._statement(state, record, hash(encode_watermark(record)))
+        yield from self._statement(state, mark, hash(encode_watermark(record)))
         if self._record_counts is not None:
             for found in self._record_counts.on_mark(record, topic="", partition=mark.partition, offset=mark.offset):
                 since = "the beginning" if found.after is None else f"offset {found.after}"
@@ -192,11 +198,12 @@ class Checker:
             newer = f"all {size} of membership {self._version} have reported"
             yield Fault.SURPLUS_MEMBER, f"a mark of membership {version}, and {newer}: no watermark covers its rows"
 
-    def _statement(self, state: _Partition, record: WatermarkRecord, digest: int) -> Iterator[tuple[Fault, str]]:
+    def _statement(self, state: _Partition, mark: Mark, digest: int) -> Iterator[tuple[Fault, str]]:
+        record = mark.record
         source = state.sources.get(record.source)
         if source is None:
-            source = state.sources[record.source] = _Source(record)
-            source.promise(record.watermark)
+            source = state.sources[record.source] = _Source(record, record.watermark)
+            self._tick(state, mark, anew=True)
         if source.hashes.setdefault((record.epoch, record.sequence), digest) != digest:
             message = f"mark {record.sequence} of epoch {record.epoch} differs from an earlier one"
             yield Fault.CONFLICTING_REPLAY, message
@@ -212,11 +219,21 @@ class Checker:
             return
         elif last.status is Status.ENDED:
             yield Fault.AFTER_END, f"mark {record.sequence}, and the source had ended with {last.sequence}"
+            return
         if source.watermark is not None and (record.watermark is None or record.watermark < source.watermark):
             yield Fault.REGRESSING_MARK, f"watermark {iso(record.watermark)} follows {iso(source.watermark)}"
-        else:
-            source.promise(record.watermark)
+        elif record.watermark is not None:
+            source.watermark = record.watermark
         source.last, source.is_unread = record, False
+        self._tick(state, mark, anew=record.epoch > last.epoch)
+
+    def _tick(self, state: _Partition, mark: Mark, *, anew: bool) -> None:
+        """Move the clocks of leases by a mark, unless readers ignore it; ``anew``: the first one of its epoch."""
+        if mark.record.membership.version == self._version:
+            leases = {source.last.lease for source in state.sources.values()}
+            state.clocks = {n: state.clocks.get(n) or LeaseClock(n) for n in leases if n is not None}
+            for clock in state.clocks.values():
+                clock.take(mark.source, mark.log_time, anew=anew)
 
     def _members(self, state: _Partition) -> dict[str, _Source]:
         return {n: s for n, s in state.sources.items() if s.last.membership.version == self._version}
@@ -234,16 +251,19 @@ class Checker:
     def _combine(self, partition: int) -> tuple[int | None, bool]:
         """Return a partition's watermark (``None``: unknown, or none is active), and whether all sources have ended."""
         if partition not in self._combined:
-            members = self._members(self._partitions[partition]).values()
+            state = self._partitions[partition]
+            members = self._members(state)
             absent = self._absent(partition)
             if len(members) + len(absent) < self._sizes.get(self._version, 1):
                 watermark, ended = None, False
             else:
-                promised = [s.promised for s in members if s.is_unread or s.last.status is Status.ACTIVE]
-                known = [watermark for watermark in promised if watermark is not None]
-                watermark = min(known, default=None) if len(known) == len(promised) else None
-                ended = all(source.last.status is Status.ENDED and not source.is_unread for source in members)
-                ended = ended and all(absent.values())
+                unread = any(source.is_unread for source in members.values())
+                active = [source.watermark for name, source in members.items() if state.is_active(name)]
+                watermark = None if unread else lowest(active)
+                ended = all(source.last.status is Status.ENDED for source in members.values())
+                ended = ended and all(absent.values()) and not unread
+                if watermark is not None:
+                    state.reached = max(watermark, watermark if state.reached is None else state.reached)
             self._combined[partition] = watermark, ended
         return self._combined[partition]
 

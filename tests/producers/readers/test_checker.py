@@ -7,6 +7,7 @@ import random
 import re
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -20,6 +21,7 @@ from floodmark.schemas.checker import Checker, Fault
 from floodmark.schemas.classify import classify, mark_record
 from floodmark.schemas.partition_state import ENDED
 from floodmark.schemas.records import TIME_HEADER
+from floodmark.spark_jobs.progress.lateness import Promises
 from support.harness import EVENT, Stream, events
 
 HISTORIES = int(os.environ.get("FLOODMARK_HISTORIES", "2000"))
@@ -71,7 +73,7 @@ def test_a_row_is_judged_without_looking_at_every_source(monkeypatch):
     monkeypatch.setattr(Checker, "_members", lambda self, state: looks.append(state) or members(self, state))
     for number in range(300):
         assert not checker.data(0, 100 + number, 40)
-    assert len(looks) == 1
+    assert not looks, "the last mark has looked"
 
 
 @pytest.mark.parametrize("unread", [False, True])
@@ -84,18 +86,20 @@ def test_a_row_is_judged_by_what_holds_when_it_comes(unread):
     for number in range(2):
         assert checker.mark(classify("t", number, 0, 0, *mark_record(said("a", 30, partitions=2)))) == []
         assert faults(number, 1) == [Fault.LATE_ROW]
-    checker.mark(classify("t", 1, 2, 0, *mark_record(said("b", 5, size=2, version=2, partitions=2))))
-    assert (faults(0, 2), faults(1, 3)) == ([], [])  # wherever it was said: a second source is waited for, and for a
+    more = {"size": 2, "version": 2, "partitions": 2}
+    checker.mark(classify("t", 1, 2, 0, *mark_record(said("b", 5, **more))))
+    checker.mark(classify("t", 0, 2, 0, *mark_record(said("a", 60, 1, **more))))
+    assert (faults(0, 3, time=40), faults(0, 4)) == ([], [Fault.LATE_ROW]), "a second source is waited for, from 30 on"
     for number in range(2):
         for sequence, source in enumerate("ba", start=1):
-            ended = said(source, 20, sequence, size=2, version=2, partitions=2, status=Status.ENDED)
-            checker.mark(classify("t", number, 3 + sequence, 0, *mark_record(ended)))
-        assert faults(number, 9) == [Fault.AFTER_END]
+            ended = said(source, 20, sequence, status=Status.ENDED, **more)
+            checker.mark(classify("t", number, 4 + sequence, 0, *mark_record(ended)))
+        assert faults(number, 9, time=70) == [Fault.AFTER_END]
     if unread:
         garbage = {**mark_record(said("a", 20))._asdict(), "value": b"?"}
         assert checker.mark(classify("t", 0, 10, 0, **garbage))
-        assert (faults(0, 11, time=25), faults(0, 12, time=40)) == ([Fault.LATE_ROW], [])
-        assert faults(1, 12) == [Fault.AFTER_END]
+        assert (faults(0, 11, time=25), faults(0, 12, time=70)) == ([Fault.LATE_ROW], [])
+        assert faults(1, 12, time=70) == [Fault.AFTER_END]
 
 
 def test_it_waits_for_the_sources_that_readers_wait_for():
@@ -129,6 +133,39 @@ def wait_as_readers_do(seed):
             assert combined.unknown == (number in waiting), f"seed {seed}"
             judged = checker._combine(number)  # noqa: SLF001  # no row is read
             assert (combined.watermark, combined == ENDED) == judged, f"seed {seed}"
+
+
+def test_it_finds_the_rows_late_that_readers_find_late():
+    """Also of a source that was idle or silent for longer than its lease, when it writes again."""
+    found = Counter()
+    for seed in range(HISTORIES // 2):
+        found += judge_as_readers_do(seed)
+    assert all(found[kind] > HISTORIES for kind in ("late", "on time")), found
+
+
+def judge_as_readers_do(seed):
+    """Sources of one partition write, mark, pause and restart; log time passes."""
+    chance, checker, promises = random.Random(seed), Checker(), Promises()  # noqa: S311  # a repeatable history
+    clock, found, epochs, size = 0, Counter(), Counter(), chance.randint(1, 3)
+    reached, lease = dict.fromkeys("abc"[:size], 0), chance.choice([None, 20, 50])
+    for step in range(60):
+        clock += chance.choice([0, 5, 10])
+        name = chance.choices(list(reached), range(1, size + 1))[0]
+        epochs[name] += chance.random() < 0.05
+        if chance.random() < 0.5:
+            reached[name] = max(0, reached[name] + chance.randint(-20, 40))
+            status = chance.choice([Status.ACTIVE, Status.ACTIVE, Status.ACTIVE, Status.IDLE, Status.ENDED])
+            record = said(name, reached[name], step, epoch=epochs[name], status=status, size=size)
+            mark_read = classify("t", 0, step, clock, *mark_record(replace(record, lease=lease)))
+            checker.mark(mark_read)
+            promises.apply(mark_read)
+        else:
+            time = chance.randint(0, 30 * step)
+            is_late = time < promises.promised(("t", 0))
+            faults = [finding.fault for finding in checker.data(0, step, time)]
+            assert (Fault.LATE_ROW in faults) == is_late, f"seed {seed}, offset {step}"
+            found["late" if is_late else "on time"] += 1
+    return found
 
 
 def test_replays_of_marks_are_no_fault():
@@ -197,9 +234,10 @@ def test_a_new_epoch_may_begin_lower_and_its_rows_may_not():
 def test_a_source_whose_mark_cannot_be_read_is_waited_for():
     log = [
         *(said("a", 10, 0, size=2, status=Status.IDLE), said("b", 30, 0, size=2)),
-        *({"value": b"of a newer format"}, 12),
+        *({"value": b"of a newer format"}, said("b", 40, 1, size=2), 35),
     ]
     assert [finding.fault for finding in check(*log)] == [Fault.UNREADABLE_MARK]
+    assert [finding.fault for finding in check(*log, 12)] == [Fault.UNREADABLE_MARK, Fault.LATE_ROW]
 
 
 def test_what_is_deleted_on_purpose_is_not_lost():
