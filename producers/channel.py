@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from floodmark.producers.clients.admin import (
     TIMEOUT,
     Config,
+    TopicWatch,
     answering,
     overwrites_timestamps,
     partition_count,
@@ -23,12 +24,14 @@ from floodmark.producers.clients.consumers import EXISTING_TOPICS, client_log
 from floodmark.producers.other_runs import Predecessors, Successors, last_marks
 from floodmark.producers.readers.alignment import AlignmentReader
 from floodmark.producers.strategies.numbering import Identity
-from floodmark.schemas.errors import FloodmarkError, ForkedError, UnknownTopicError, UsageError
+from floodmark.schemas.completeness.position import TopicIds, TopicUser
+from floodmark.schemas.errors import FloodmarkError, ForkedError, RecreatedTopicError, UnknownTopicError, UsageError
 from floodmark.schemas.records import Membership, WatermarkRecord, membership_of
 from typing_extensions import override
 
 _log = logging.getLogger(__name__)
 _REFRESH_INTERVAL: Final = 10_000
+_RESTART: Final = "Restart it: until then, readers report records of the old topic as lost"
 
 
 class Background:
@@ -117,6 +120,11 @@ class _Client(Producer):
         self.fatal = cause.args[0]
 
 
+def lacks_partition(error: BaseException) -> bool:
+    """Tell whether the client has refused a record because its partition does not exist."""
+    return isinstance(error, KafkaException) and error.args[0].code() == KafkaError._UNKNOWN_PARTITION  # noqa: SLF001  # public
+
+
 class Channel:
     """Connects one source, or all sources of a pool (which passes ``on_source_ended``), to one topic.
 
@@ -147,6 +155,9 @@ class Channel:
         self._thread: threading.Thread | None = None
         self._keeps_timestamps = False
         self._missing = False  # whether the topic was missing at the last look
+        self.recreated: RecreatedTopicError | None = None  # once the topic lacks partitions that it had
+        self._ids = TopicIds()
+        self.require_same_topic()
         _CHANNELS.add(self)
 
     @property
@@ -209,16 +220,28 @@ class Channel:
             self.background.raise_failure()
 
     def explain(self, error: BaseException) -> None:
-        """Raise the error behind ``error``: that the topic is missing, or that the client writes nothing more."""
+        """Raise the error behind ``error``: a missing topic or partition, or that the client writes nothing more."""
         code = error.args[0].code() if isinstance(error, KafkaException) else None
         if code == KafkaError._UNKNOWN_TOPIC:  # noqa: SLF001  # public
             raise UnknownTopicError(topic=self.topic, bootstrap_servers=self._config.get("bootstrap.servers"))
+        if lacks_partition(error):
+            try:
+                self.require_same_topic()
+            except RecreatedTopicError as recreated:
+                self.recreated = recreated
+                raise
         if code == KafkaError._FATAL:  # noqa: SLF001  # public
             self.client.poll(0.1)
             self.raise_fatal()
 
+    def require_same_topic(self) -> None:
+        """Raise `RecreatedTopicError` if the topic was deleted and created again since the first call."""
+        TopicWatch(self._config, [self.topic], self._ids, TopicUser(self.owner, _RESTART))
+
     def raise_fatal(self) -> None:
         """Raise the error after which the client writes nothing more."""
+        if self.recreated is not None:
+            raise self.recreated.with_traceback(None)
         if self.client.fatal is not None:
             with answering(self._config.get("bootstrap.servers"), about=f"writing to topic {self.topic!r}"):
                 raise KafkaException(self.client.fatal)
@@ -248,7 +271,13 @@ class Channel:
             _log.info("cannot check whether topic %r has more partitions: %s", self.topic, error)
         if (alignment := self.alignment) is not None:
             alignment.look_for_partitions(self.client)
-        self.successors.refresh(now)
+        if self.successors.refresh(now):
+            try:
+                self.require_same_topic()
+            except RecreatedTopicError as error:
+                _log.error("%s: %s", self.owner, error)
+            except FloodmarkError as error:
+                _log.info("cannot check whether topic %r was created again: %s", self.topic, error)
 
     def predecessors(self, source: str, wall: int) -> Predecessors:
         """Return the last marks in the topic before a new source; ``wall``: wall clock, epoch milliseconds."""

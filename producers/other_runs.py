@@ -144,11 +144,13 @@ class Successors:
         self._read = 0
         self._told = False  # whether the first failure was logged
 
-    def refresh(self, now: int) -> None:
-        """As `read`, once a minute."""
-        if now >= self._next:
+    def refresh(self, now: int) -> bool:
+        """As `read`, once a minute; return whether it was time."""
+        is_due = now >= self._next
+        if is_due:
             self._next = now + _INTERVAL
             self.read()
+        return is_due
 
     def read(self) -> None:
         """Read new marks; if that fails, nothing changes."""

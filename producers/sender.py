@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message, Producer
-from floodmark.producers.channel import Channel
+from floodmark.producers.channel import Channel, lacks_partition
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.transaction import send
 from floodmark.producers.strategies.emitter import Emitter
@@ -171,18 +171,22 @@ class Outbox:
         for partition, (record, _) in list(self._failed_marks.items()) if emitter.ended else ():
             self._send_mark(partition, record, wait=True)
         marks = emitter.marks(clock.wall(), steady=clock.steady())
-        sent = 0
+        numbers, sent = marks.numbers[::-1], 0
         try:
             records = round_records(marks, () if emitter.held is None else emitter.held.headers())
-            for number, record in zip(marks.numbers, records, strict=True):
+            # The highest first: a topic that was created again with fewer partitions then gets no mark at all.
+            for number, record in zip(numbers, reversed(records), strict=True):
                 self._send_mark(number.partition, record, wait=wait)
                 sent += 1
         except BaseException as error:
-            for number in marks.numbers[sent:]:
+            for number in numbers[sent:]:
                 emitter.unmark(number.partition)
             if wait or not isinstance(error, (BufferError, KafkaException)):
                 self._explain(error)
                 raise
+            if lacks_partition(error):
+                emitter.registered = False
+                self._explain(error)
             return False
         return True
 
@@ -284,6 +288,8 @@ class Sender:
     def send_due_marks(self, now: int) -> None:
         """Send the marks that are due, if the client's queue has room: ``produce`` must not fail because of a mark."""
         channel, emitter = self._channel, self.emitter
+        if channel.recreated is not None:
+            channel.raise_fatal()
         if now >= channel.next_refresh:
             channel.refresh_in_background(now)
         if now >= self._next_mark or channel.partitions > self._partitions or (emitter.punctual and emitter.due):

@@ -184,7 +184,7 @@ class RecreatedTopicError(SnapshotError):
 
     template = (
         "topic {topic!r} was deleted and created again: {reader} has used the topic with id {known}, and now its id is "
-        "{found}. What it has stored does not apply to the new topic. {advice}."
+        "{found}. What it knows of the old topic does not apply to the new one. {advice}."
     )
     reader: str
     topic: str

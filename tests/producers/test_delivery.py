@@ -1,7 +1,8 @@
 """Producing as confluent-kafka does: delivery reports, timestamps, counts, closing."""
 
 import time
-from datetime import timedelta
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
@@ -19,15 +20,19 @@ from floodmark.producers import (
     per_partition,
     punctuated,
 )
+from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.readers.check import checker_of, findings
+from floodmark.producers.testing import ManualClock
 from floodmark.schemas.errors import (
+    DeliveryError,
     InvalidEventTimeError,
     LateRecordError,
+    RecreatedTopicError,
     ReservedKeyError,
     UnknownTopicError,
     UsageError,
 )
-from support.harness import records_by_partition, until
+from support.harness import records_by_partition, recreate, until
 
 pytestmark = pytest.mark.kafka
 
@@ -220,3 +225,46 @@ def test_a_topic_that_was_deleted_is_named(kafka, topic):
 
     with pytest.raises(UnknownTopicError, match=f"topic '{target}' does not exist"):
         until(refused, "an error")
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_a_topic_that_is_created_again_with_fewer_partitions_is_named_and_not_flooded(kafka, topic, background):
+    target = topic(4)
+    soon = {"topic.metadata.refresh.interval.ms": 100, "topic.metadata.propagation.max.ms": 100}
+    settings = {"source": "a", "strategy": ascending(), "interval": timedelta(milliseconds=200)}
+    ours = WatermarkedProducer({**kafka.config, **soon}, topic=target, background=background, **settings)
+    ours.produce(b"1", event_time=1)
+    ours.flush()
+    recreate(kafka.config, target, 2)
+    errors = []
+
+    def refused():
+        try:
+            ours.produce(b"2", event_time=2, partition=len(errors) % 2)
+        except (RecreatedTopicError, UnknownTopicError) as error:
+            errors.append(error)
+        time.sleep(0.02)  # as a service that goes on
+        return len(errors) >= 40
+
+    until(refused, "errors")
+    assert isinstance(errors[-1], RecreatedTopicError)
+    assert "Restart it: until then, readers report records of the old topic as lost" in str(errors[-1])
+    with pytest.raises((RecreatedTopicError, DeliveryError)):
+        ours.flush()
+    with suppress(RecreatedTopicError):  # a thread has marks to send
+        ours.close(1)
+    assert sum(end_offsets(kafka.config, target).values()) < 20
+
+
+def test_a_topic_that_is_created_again_with_as_many_partitions_is_logged(kafka, topic, caplog):
+    target, clock = topic(1), ManualClock(wall=datetime.now(UTC))
+    with producer(kafka, target, clock=clock) as ours:
+        ours.produce(b"1", event_time=1)
+        ours.flush()
+        recreate(kafka.config, target, 1)
+
+        def told():
+            clock.advance(timedelta(minutes=1))
+            return f"topic '{target}' was deleted and created again" in caplog.text
+
+        until(told, "the log")
