@@ -47,6 +47,8 @@ class LogFolder:
     it to ``log_folder.logs.restore`` at the next start.  ``log_folder.logs.holders()`` names the files that hold the
     watermark.
 
+    A file that is renamed, as by a rotation, stays the same file if ``pattern`` matches its new name (``"*.log*"``).
+
     Args:
         folder: with the files.
         event_time: returns the time of a line, epoch milliseconds; ``None``: the line is counted and skipped.
@@ -91,23 +93,39 @@ class LogFolder:
         """Note the sizes of all files; return the names of files with unread bytes."""
         passed = 0 if self._looked is None else self._clock.steady() - self._looked
         self._folder.stat()  # without it, all files of a missing folder would count as deleted
-        sizes = {}
+        sizes, inodes = {}, {}
         for path in sorted(self._folder.glob(self._pattern)):
+            name = path.relative_to(self._folder).as_posix()
             try:
-                sizes[path.relative_to(self._folder).as_posix()] = path.stat().st_size
+                stat = path.stat()
             except FileNotFoundError:
                 continue  # deleted since it was listed
-        for name, count in self.logs.look(sizes, passed).items():
-            _log.warning("log %r was deleted before its last %d bytes were read", name, count)
+            sizes[name], inodes[name] = stat.st_size, stat.st_ino
+        renamed = self.logs.renamed(inodes)
+        self.logs.rename({old: new for old, new in renamed.items() if self._continues(new, old)})
+        for name, count in self.logs.look(sizes, passed, inodes).items():
+            left = f"before its last {count} bytes were read" if count else "while it may have grown"
+            _log.warning("log %r was deleted %s. If it was renamed, pattern= must match the new name", name, left)
         self._looked = self._clock.steady()
         return list(self.logs.backlog())
 
-    def _read(self, name: str) -> _Part:
-        position, checked, checksum = self.logs.position(name)
+    def _continues(self, name: str, log: str) -> bool:
+        """Tell whether a file begins with what was read of a log."""
         with (self._folder / name).open("rb") as file:
-            file.seek(position - checked)
-            before = file.read(checked)
-            if crc32(before) != checksum:
+            return self._before(file, log)[1]
+
+    def _before(self, file: BinaryIO, log: str) -> tuple[bytes, bool]:
+        """Return the bytes before the position of a log, where the file then is, and whether they are those read."""
+        position, checked, checksum = self.logs.position(log)
+        file.seek(position - checked)
+        before = file.read(checked)
+        return before, crc32(before) == checksum
+
+    def _read(self, name: str) -> _Part:
+        position, _, _ = self.logs.position(name)
+        with (self._folder / name).open("rb") as file:
+            before, continues = self._before(file, name)
+            if not continues:
                 reason = f"log {name!r} was replaced: the bytes before {position} are not those that were read"
                 raise UsageError(reason=f"{reason}; give the new file another name")
             whole = _whole_lines(file, self.logs.backlog()[name])

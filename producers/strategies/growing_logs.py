@@ -26,6 +26,7 @@ class _Log:
     event_time: int | None = None
     checked: int = 0  # number of bytes before ``read`` in the checksum
     checksum: int = 0
+    inode: int = 0  # 0: not known
 
 
 class GrowingLogs:
@@ -39,19 +40,33 @@ class GrowingLogs:
         self._logs: dict[str, _Log] = {}
         self._watermark: int | None = None
 
-    def look(self, sizes: Mapping[str, int], passed: int) -> dict[str, int]:
-        """Set all sizes, ``passed`` milliseconds after the last look; return the unread bytes of deleted logs."""
+    def look(self, sizes: Mapping[str, int], passed: int, inodes: Mapping[str, int] | None = None) -> dict[str, int]:
+        """Set all sizes, ``passed`` milliseconds after the last look.
+
+        Returns the unread bytes of deleted logs: of those that had any, or were not quiet, so that more may be lost.
+        """
         for name, size in sizes.items():
             if name in self._logs and size < self._logs[name].read:
                 shrunk = f"has shrunk to {size} bytes, and {self._logs[name].read} were read"
                 raise UsageError(reason=f"log {name!r} {shrunk}; give the new file another name")
-        left = {name: log.size - log.read for name, log in self._logs.items() if name not in sizes}
+        left = {name: log.size - log.read for name, log in self._awaited().items() if name not in sizes}
         self._logs = {name: self._logs.get(name) or _Log(size=-1) for name in sizes}
         for name, size in sizes.items():
             log = self._logs[name]
             log.silent = log.silent + passed if size == log.size else 0  # -1: new, so it has grown
-            log.size = size
-        return {name: count for name, count in left.items() if count}
+            log.size, log.inode = size, (inodes or {}).get(name, 0)
+        return left
+
+    def renamed(self, inodes: Mapping[str, int]) -> dict[str, str]:
+        """Return the new names of logs whose inode now has another name."""
+        names = {inode: name for name, inode in inodes.items()}
+        moved = {name: names[log.inode] for name, log in self._logs.items() if log.inode in names}
+        return {old: new for old, new in moved.items() if inodes.get(old) != inodes[new]}
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Give logs new names."""
+        moved = {new: self._logs.pop(old) for old, new in names.items()}
+        self._logs |= moved
 
     def read(self, name: str, to: int, event_time: int | None, *, checked: int = 0, checksum: int = 0) -> None:
         """Note the position up to which a log was read, its last event time, and a checksum of the bytes before."""

@@ -132,6 +132,48 @@ def test_files_of_one_name_in_two_folders_are_two_logs(tmp_path):
     assert [(line.log, line.value) for line in folder.poll()] == [("x/a.log", b"12 x"), ("y/a.log", b"12 y")]
 
 
+def test_rotation_loses_and_repeats_no_line_if_the_pattern_matches_the_new_names(tmp_path, caplog):
+    path, folder = tmp_path / "app.log", LogFolder(tmp_path, event_time, pattern="app.log*", quiet=SECOND)
+    seen = []
+    for time in range(0, 60, 3):
+        with path.open("ab") as file:
+            file.write(b"%d\n" % time)
+        seen += folder.poll()
+        with path.open("ab") as file:
+            file.write(b"%d\n%d\n" % (time + 1, time + 2))
+        if time % 2:
+            for number in range(5, 0, -1):
+                older = tmp_path / (f"app.log.{number}" if number > 1 else "app.log")
+                if older.exists():
+                    older.rename(tmp_path / f"app.log.{number + 1}")
+        state = json.loads(json.dumps(folder.logs.snapshot()))
+        folder = LogFolder(tmp_path, event_time, pattern="app.log*", quiet=SECOND)
+        folder.logs.restore(state)
+    seen += folder.poll()
+    assert sorted(line.event_time for line in seen) == list(range(60))
+    assert not caplog.text
+
+
+def test_a_renamed_file_that_the_pattern_does_not_match_is_told(tmp_path, caplog):
+    clock = ManualClock(wall=0)
+    folder = LogFolder(tmp_path, event_time, quiet=SECOND, clock=clock)
+    for name in ("a.log", "b.log", "c.log"):
+        (tmp_path / name).write_bytes(b"1\n")
+    assert len(folder.poll()) == 3
+    (tmp_path / "a.log").rename(tmp_path / "a.log.1")
+    folder.poll()
+    assert "log 'a.log' was deleted while it may have grown. If it was renamed, pattern= must match" in caplog.text
+    clock.advance(2 * SECOND)
+    folder.poll()
+    (tmp_path / "b.log").unlink()
+    (tmp_path / "c.log").write_bytes(b"1\n2\n")
+    folder.watermark()
+    (tmp_path / "c.log").unlink()
+    folder.poll()
+    assert "'b.log'" not in caplog.text
+    assert "log 'c.log' was deleted before its last 2 bytes were read" in caplog.text
+
+
 class World:
     """A folder to which everything happens, and what must come of it; the times of a log never fall."""
 
@@ -175,6 +217,12 @@ class World:
         for kept in (self.unread, self.queued, self.last, self.grown, self.done):
             del kept[name]
 
+    def rename(self, name):
+        new, self.made = f"{self.made}.log", self.made + 1
+        (self.folder / name).rename(self.folder / new)
+        for kept in (self.unread, self.queued, self.last, self.grown, self.done):
+            kept[new] = kept.pop(name)
+
     def change(self):
         """Let some of what happens to such folders happen."""
         if len(self.unread) < 2 or self.chance.random() < 0.1:
@@ -186,6 +234,8 @@ class World:
                 self.queued[name] += b"%d%s\n" % (self.last[name], b" x" * self.chance.choice((0, 5, 150)))
             if self.chance.random() < 0.02:
                 self.delete(name)
+            elif self.chance.random() < 0.02:
+                self.rename(name)
             elif self.queued[name] and self.chance.random() < 0.5:
                 self.write(name, self.chance.randint(1, len(self.queued[name])))
         if self.chance.random() < 0.1:
@@ -205,7 +255,10 @@ class World:
         if self.chance.random() < 0.5:
             if self.failing and self.chance.random() < 0.5:
                 self.change()  # while the caller is busy with the lines
-            self.check(self.reader.watermark() or 0)
+            try:
+                self.check(self.reader.watermark() or 0)
+            except ValueError:  # it reads a file that was renamed
+                assert self.failing
 
     def check(self, watermark):
         if watermark > self.promised:
