@@ -112,20 +112,20 @@ class LogFolder:
     def _continues(self, name: str, log: str) -> bool:
         """Tell whether a file begins with what was read of a log."""
         with (self._folder / name).open("rb") as file:
-            return self._before(file, log)[1]
+            return self._before(file, log) is not None
 
-    def _before(self, file: BinaryIO, log: str) -> tuple[bytes, bool]:
-        """Return the bytes before the position of a log, where the file then is, and whether they are those read."""
+    def _before(self, file: BinaryIO, log: str) -> bytes | None:
+        """Go to the position of a log; return the bytes before it; ``None``: they are not those that were read."""
         position, checked, checksum = self.logs.position(log)
         file.seek(position - checked)
         before = file.read(checked)
-        return before, crc32(before) == checksum
+        return before if crc32(before) == checksum else None
 
     def _read(self, name: str) -> _Part:
-        position, _, _ = self.logs.position(name)
+        position = self.logs.position(name)[0]
         with (self._folder / name).open("rb") as file:
-            before, continues = self._before(file, name)
-            if not continues:
+            before = self._before(file, name)
+            if before is None:
                 reason = f"log {name!r} was replaced: the bytes before {position} are not those that were read"
                 raise UsageError(reason=f"{reason}; give the new file another name")
             whole = _whole_lines(file, self.logs.backlog()[name])

@@ -185,7 +185,7 @@ class Outbox:
                 self._explain(error)
                 raise
             if lacks_partition(error):
-                emitter.registered = False
+                emitter.registered = False  # the next record is refused before it is sent
                 self._explain(error)
             return False
         return True

@@ -144,10 +144,9 @@ class Checker:
             found.append((Fault.UNREADABLE_ROW, message))
         self._with_event_time += event_time is not None
         _, ended = self._combine(partition)
-        watermark = state.reached
-        if event_time is not None and is_late(event_time, watermark):
-            times = f"({iso(event_time)} < {iso(watermark)})"
-            found.append((Fault.LATE_ROW, f"event time {event_time} is behind the watermark {watermark} {times}"))
+        if event_time is not None and is_late(event_time, state.reached):
+            times = f"({iso(event_time)} < {iso(state.reached)})"
+            found.append((Fault.LATE_ROW, f"event time {event_time} is behind the watermark {state.reached} {times}"))
         if ended:
             found.append((Fault.AFTER_END, "a data record, and all sources have ended"))
         return [Finding(fault, partition, offset, None, message) for fault, message in found]
@@ -168,7 +167,7 @@ class Checker:
             Finding(fault, partition, offset, mark.source, f"{mark.source}: {message}")
             for fault, message in self._faults(mark, state)
         ]
-        self._combine(partition)
+        self._combine(partition)  # the next mark may lower what this one has raised, before any row comes
         return found
 
     def _faults(self, mark: Mark, state: _Partition) -> Iterator[tuple[Fault, str]]:
@@ -262,8 +261,8 @@ class Checker:
                 watermark = None if unread else lowest(active)
                 ended = all(source.last.status is Status.ENDED for source in members.values())
                 ended = ended and all(absent.values()) and not unread
-                if watermark is not None:
-                    state.reached = max(watermark, watermark if state.reached is None else state.reached)
+                if watermark is not None and (state.reached is None or watermark > state.reached):
+                    state.reached = watermark
             self._combined[partition] = watermark, ended
         return self._combined[partition]
 

@@ -156,15 +156,14 @@ def fire_periods(  # noqa: PLR0913  # each is an option of the command line
             if create_position_topic(settings, position_topic):
                 typer.echo(f"created the compacted topic {position_topic!r} for the positions of triggers", err=True)
             position = PositionTopic(settings, position_topic, rules.trigger)
-        stored = position.state
         source = opens(_input_of(position))
         opened.enter_context(source)
         delivery = Delivery(_Shown() if dry_run else target, pace.retry, told)
         loop = TriggerLoop(rules, source, delivery, position, begin=begin, collect=pace.collect)
         status = opened.enter_context(Console(stderr=True).status("reading"))
-        started = stored is not None
-        if stored is not None:
-            typer.echo(_continued_line(rules, begin, Fired.of(stored["fired"])), err=True)
+        started = loop.schedule is not None
+        if loop.schedule is not None:
+            typer.echo(_continued_line(rules, begin, loop.schedule.fired), err=True)
 
         def first_line() -> str:
             first = None if loop.schedule is None else loop.schedule.fired.first

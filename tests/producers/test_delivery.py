@@ -243,7 +243,6 @@ def test_a_topic_that_is_created_again_with_fewer_partitions_is_named_and_not_fl
             ours.produce(b"2", event_time=2, partition=len(errors) % 2)
         except (RecreatedTopicError, UnknownTopicError) as error:
             errors.append(error)
-        time.sleep(0.02)  # as a service that goes on
         return len(errors) >= 40
 
     until(refused, "errors")

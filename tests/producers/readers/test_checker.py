@@ -89,7 +89,7 @@ def test_a_row_is_judged_by_what_holds_when_it_comes(unread):
     more = {"size": 2, "version": 2, "partitions": 2}
     checker.mark(classify("t", 1, 2, 0, *mark_record(said("b", 5, **more))))
     checker.mark(classify("t", 0, 2, 0, *mark_record(said("a", 60, 1, **more))))
-    assert (faults(0, 3, time=40), faults(0, 4)) == ([], [Fault.LATE_ROW]), "a second source is waited for, from 30 on"
+    assert (faults(0, 3, time=40), faults(0, 4)) == ([], [Fault.LATE_ROW]), "readers wait for a second source, at 30"
     for number in range(2):
         for sequence, source in enumerate("ba", start=1):
             ended = said(source, 20, sequence, status=Status.ENDED, **more)
