@@ -56,11 +56,8 @@ def read_complete(table: Any, column: str, *, spark: Any = None) -> Any:
         if hasattr(table, "current_snapshot"):
             limit = _literal(table.schema().as_arrow(), column, below)
             return table.scan(row_filter=import_module("pyiceberg.expressions").LessThan(column, limit)).to_arrow()
-        from pyarrow import dataset  # noqa: PLC0415  # an extra
-
-        rows = table.to_pyarrow_dataset()
-        complete = dataset.field(column) < _limit(rows.schema, column, below)
-        return rows.to_table(filter=complete, use_threads=False)  # a thread that outlives the read aborts the exit
+        schema = table.to_pyarrow_dataset().schema
+        return _query(table, "SELECT *", column, "<", _limit(schema, column, below)).cast(schema)
 
 
 def latest_time(table: Any, column: str, since: int) -> int | None:  # noqa: ANN401  # of optional libraries
@@ -76,16 +73,29 @@ def latest_time(table: Any, column: str, since: int) -> int | None:  # noqa: ANN
             rows = table.scan(at_least(column, _literal(schema, column, since)), selected_fields=(column,)).to_arrow()
             latest = import_module("pyarrow.compute").max(rows[column]).as_py()
         else:
-            # pyarrow would read by threads that need Python: one that still runs when the process exits aborts it.
-            limit = _limit(table.to_pyarrow_dataset().schema, column, since).as_py()
-            least = limit if isinstance(limit, int) else f"to_timestamp_micros({since * 1000})"
-            name = '"' + column.replace('"', '""') + '"'
-            rows = import_module("deltalake").QueryBuilder().register("rows", table)
-            found = rows.execute(f"SELECT max({name}) AS latest FROM rows WHERE {name} >= {least}")  # noqa: S608  # quoted
-            latest = found.read_all()["latest"][0].as_py()
+            limit = _limit(table.to_pyarrow_dataset().schema, column, since)
+            latest = _query(table, f"SELECT max({_quoted(column)})", column, ">=", limit)[0][0].as_py()
     if isinstance(latest, datetime) and latest.tzinfo is None:
         latest = latest.replace(tzinfo=UTC)
     return None if latest is None else event_time_of(latest)
+
+
+def _query(table: Any, select: str, column: str, compare: str, limit: "Scalar") -> "Table":  # noqa: ANN401  # an extra
+    """Return the rows of a table of deltalake whose column compares so with a limit, as its own engine reads them.
+
+    pyarrow would read by threads that need Python: one that still runs when the process exits aborts it.
+    """
+    import pyarrow as pa  # noqa: PLC0415  # an extra
+
+    time = limit.as_py()
+    if isinstance(time, datetime):
+        time = f"to_timestamp_micros({event_time_of(time if time.tzinfo else time.replace(tzinfo=UTC)) * 1000})"
+    rows = import_module("deltalake").QueryBuilder().register("rows", table)
+    return pa.table(rows.execute(f"{select} FROM rows WHERE {_quoted(column)} {compare} {time}"))
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _in_spark(frame: "DataFrame", column: str, below: int) -> "DataFrame":
