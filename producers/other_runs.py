@@ -31,7 +31,7 @@ class Predecessors:
 larger number: give all sources membership=Membership(version=2, size=...) with the number that write now
     >>> print(before.advice(Membership(version=0, size=1), wall=90))
     the topic has marks of membership version 1, so readers ignore the marks of this source, whose version is 0: give \
-all sources membership=Membership(version=2, size=2)
+all sources membership=Membership(version=2, size=...) with the number that write now
     """
 
     def __init__(self, source: str, marks: Mapping[str, WatermarkRecord], lowest_epoch: int = 0) -> None:
@@ -64,12 +64,12 @@ all sources membership=Membership(version=2, size=2)
         lately = [
             mark for mark in self._others if mark.status is not Status.ENDED and wall - mark.emitted_at <= _RECENT
         ]
-        size = max(membership.size, len(lately) + 1)
+        counted = f"give all sources membership=Membership(version={last.version + 1}, size=...)"
+        counted += " with the number that write now"
         if last.version > membership.version:
-            advice = f"give all sources membership={Membership(last.version + 1, size)}"
+            advice = counted
             if len(lately) < last.size:
-                more = Membership(last.version + 1, last.size + 1)
-                advice = f"if {last} counts this source, give it that; otherwise, give all sources membership={more}"
+                advice = f"if {last} counts this source, give it that; otherwise, {counted}"
             return (
                 f"the topic has marks of membership version {last.version}, so readers ignore the marks of this "
                 f"source, whose version is {membership.version}: {advice}"
@@ -77,15 +77,15 @@ all sources membership=Membership(version=2, size=2)
         if last.version == membership.version and last.size != membership.size:
             return (
                 f"it counts {membership.size} sources, and the topic has marks of the same membership version that "
-                f"count {last.size}; readers wait for the larger number: give all sources membership=Membership("
-                f"version={last.version + 1}, size=...) with the number that write now"
+                f"count {last.size}; readers wait for the larger number: {counted}"
             )
         same = [mark.source for mark in lately if mark.membership.version == membership.version]
         if len(same) >= membership.size:
-            counted = "one source writes" if membership.size == 1 else f"{membership.size} sources write"
+            write = "one source writes" if membership.size == 1 else f"{membership.size} sources write"
+            size = max(membership.size, len(lately) + 1)
             others, more = ", ".join(map(repr, same)), Membership(membership.version + 1, size)
             return (
-                f"the membership says that {counted} to the topic, but lately {others} wrote to it; readers may not "
+                f"the membership says that {write} to the topic, but lately {others} wrote to it; readers may not "
                 f"wait for all of them: give each membership={more}, or give this source the name that it had before"
             )
         return self.end_advice

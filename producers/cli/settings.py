@@ -28,15 +28,15 @@ def kafka_settings(bootstrap_servers: str | None, config: Path | None) -> dict[s
     settings = {name: value for name, value in found.items() if not name.startswith(REGISTRY)}
     if bootstrap_servers is not None:
         settings["bootstrap.servers"] = bootstrap_servers
-    if not settings.get("bootstrap.servers"):
-        reason = "no Kafka address: pass --bootstrap-servers, or set FLOODMARK_BOOTSTRAP_SERVERS, or set"
-        raise UsageError(reason=f"{reason} bootstrap.servers in the file of --config")
     try:
         AdminClient(dict[str, Any](settings), logger=QUIET)
     except (KafkaException, ValueError, TypeError) as error:
         where = "Kafka setting" if config is None else f"Kafka setting in {config}"
         reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
         raise UsageError(reason=f"{where}: {without_secrets(reason, settings)}") from None
+    if not settings.get("bootstrap.servers"):
+        reason = "no Kafka address: pass --bootstrap-servers, or set FLOODMARK_BOOTSTRAP_SERVERS, or set"
+        raise UsageError(reason=f"{reason} bootstrap.servers in the file of --config")
     return settings
 
 
@@ -54,7 +54,7 @@ def settings_file(path: Path | None) -> dict[str, str]:
 def text_file(path: Path) -> str:
     """Return the text of a file, or raise `UsageError`."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(reason=f"{path} is no UTF-8 text") from error
     except OSError as error:

@@ -416,7 +416,10 @@ def test_a_source_is_warned_of_a_membership_older_than_that_of_the_topic(kafka, 
         assert target not in caplog.text
         producer(kafka, target, membership=Membership(6, 2))
         assert "membership version 7" in caplog.text
-        assert "if Membership(version=7, size=2) counts this source, give it that; otherwise" in caplog.text
+        assert (
+            "if Membership(version=7, size=2) counts this source, give it that; otherwise, give all sources "
+            "membership=Membership(version=8, size=...) with the number that write now"
+        ) in caplog.text
 
 
 @pytest.mark.kafka

@@ -180,6 +180,7 @@ def test_settings_come_from_a_file_and_no_secret_is_shown(tmp_path):
     [
         (None, "cannot be read: No such file"),
         ("", "no Kafka address: pass --bootstrap-servers, or set FLOODMARK_BOOTSTRAP_SERVERS"),
+        ("\ufeffbootstrap-servers=127.0.0.1:1", 'No such configuration property: "bootstrap-servers"'),
         ("bootstrap.servers=127.0.0.1:1\nsecurty.protocol=ssl", "kafka.properties: No such"),
         ("bootstrap.servers=127.0.0.1:1\nsecurty.protocol=ssl", 'No such configuration property: "securty.protocol"'),
         ("bootstrap.servers=127.0.0.1:1\nsecurity.protocol=hunter2", 'Invalid value "hunter2"'),
