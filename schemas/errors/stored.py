@@ -169,8 +169,8 @@ class DeletedRecordsError(SnapshotError):
     template = (
         "partition {partition} of topic {topic!r}: Kafka deleted records before they were read. The next offset to "
         "read is {position}, and the partition has the offsets from {earliest} to {end}. Increase retention.ms of the "
-        "topic, unless it was created again. Start a consumer without a position, a job with a new checkpoint_location "
-        "and output, a trigger with a new name."
+        "topic, unless it was created again or emptied (inject --reset). Start a consumer without a position, a job "
+        "with a new checkpoint_location and output, a trigger with a new name."
     )
     topic: str
     partition: int
