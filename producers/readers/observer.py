@@ -18,7 +18,7 @@ from floodmark.producers.clients.consumers import (
     is_end,
     reading_consumer,
 )
-from floodmark.schemas.classify import Classified, Partition
+from floodmark.schemas.classify import Classified, Partition, Place
 from floodmark.schemas.completeness.position import TopicIds, TopicUser, topic_names
 from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError
 from floodmark.schemas.tracker import UNMARKED, MarkRouter, Tracker
@@ -141,15 +141,17 @@ class Observer(Closing):
                     _log.warning("%s", hold)
 
     def _overtaken(self, record: Record) -> None:
-        """Raise DeletedRecordsError; or read what is left, if the partition begins with that."""
+        """Raise DeletedRecordsError; or warn and read what is left, if the partition begins with that."""
         place = topic, number = record.topic(), record.partition()
+        earliest, end = partition_bounds(self._consumer, place, self._servers)
         if place in self._unread:
+            cut = Place(topic, number, earliest)
+            _log.warning("Kafka has deleted the records before %s: the first windows or periods may lack rows", cut)
             self._consumer.incremental_unassign([TopicPartition(topic, number)])
             self._consumer.incremental_assign([TopicPartition(topic, number, OFFSET_BEGINNING)])
             return
         self._fetched.appendleft(record)  # the next call raises again
         self._watch.require_same()
-        earliest, end = partition_bounds(self._consumer, place, self._servers)
         raise DeletedRecordsError(topic=topic, partition=number, position=record.offset(), earliest=earliest, end=end)
 
     def close(self) -> None:

@@ -423,7 +423,7 @@ def test_a_reader_that_has_read_an_empty_partition_to_its_end_misses_nothing_tha
 
 
 @pytest.mark.kafka
-def test_a_reader_that_has_read_nothing_yet_begins_with_what_is_left(kafka, topic, monkeypatch):
+def test_a_reader_that_has_read_nothing_yet_begins_with_what_is_left(kafka, topic, monkeypatch, caplog):
     """Retention deletes between the question where a partition begins and the first fetch."""
     target = topic(1)
     write_numbers(kafka, target, range(5), end=True)
@@ -444,6 +444,7 @@ def test_a_reader_that_has_read_nothing_yet_begins_with_what_is_left(kafka, topi
             found = []
             until(lambda: found.extend(observer.poll(0.1)) or found, "the first record that is left")
     assert found[0].offset == 5
+    assert f"Kafka has deleted the records before {target}/0@5: the first windows or periods may lack" in caplog.text
 
 
 @pytest.mark.kafka
