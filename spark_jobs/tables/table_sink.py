@@ -75,23 +75,21 @@ class TableSink(Sink):
         self._timer: threading.Timer | None = None
         self._lock = threading.RLock()
         """Held by the thread of the query, and by that of the timer."""
-        self._is_closed = False
-        """Whether another start may have the checkpoint, so the timer commits no more."""
+        self._is_open = False
+        """Whether this start has the checkpoint: before and after, another one may, so nothing is committed."""
 
     @override
     def open(self) -> None:
         with self._lock, self._table.failing(self._stored.job):
-            self._staged = self._staging.load()
-            self._stored.open(None if self._staged is None else self._staged.position)
-            if (
-                self._staged is not None
-                and not self._staged.folders
-                and self._stored.last == self._staged.mark.batch + 1
-            ):
+            staged = self._staging.load()
+            self._stored.open(None if staged is None else staged.position)
+            if staged is not None and not staged.folders and self._stored.last == staged.mark.batch + 1:
                 # The job was killed behind the commit of this next batch, which Spark repeats: `commit` compares both.
-                self._staging.clear(self._staged)
-                self._staged = None
+                self._staging.clear(staged)
+            else:
+                self._staged = staged
             self._commit_news()
+            self._is_open = True
 
     @override
     def consume(self, frame: DataFrame) -> None:
@@ -150,7 +148,7 @@ class TableSink(Sink):
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
-            if not (self._is_closed or self.failure) and self._has_news and not is_stopped(self._spark):
+            if self._is_open and self.failure is None and self._has_news and not is_stopped(self._spark):
                 try:
                     self._commit_news()
                 except (FloodmarkError, *FAILURES) as error:
@@ -158,7 +156,7 @@ class TableSink(Sink):
                     _log.warning(
                         "job %s: the last commit failed, its rows are in the checkpoint: %s", self._stored.job, error
                     )
-            self._is_closed = True
+            self._is_open = False
 
     @property
     def _has_news(self) -> bool:
@@ -178,7 +176,7 @@ class TableSink(Sink):
     def _on_time(self) -> None:
         with self._lock:
             self._timer = None
-            if self._is_closed:
+            if not self._is_open:
                 return
             try:
                 self._commit_news()

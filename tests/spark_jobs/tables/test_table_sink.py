@@ -144,6 +144,16 @@ def test_a_job_whose_last_commit_fails_has_failed(store, harm, error):
     assert isinstance(job.exception(), error)
 
 
+def test_a_start_that_is_refused_commits_nothing_and_logs_no_failed_commit(store, caplog):
+    opened(store)
+    lose_its_results(store)
+    again = store.sink()
+    with pytest.raises(ContinueError):
+        again.open()
+    again.close()
+    assert (store.rows, again.failure, caplog.text) == ([0], None, "")
+
+
 def test_a_job_without_input_fails_when_its_table_lacks_its_results(store):
     sink, handler = opened(store)
     lose_its_results(store)
