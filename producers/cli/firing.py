@@ -167,8 +167,10 @@ def fire_periods(  # noqa: PLR0913  # each is an option of the command line
 
         def first_line() -> str:
             first = None if loop.schedule is None else loop.schedule.fired.first
-            line = _first_line(rules.trigger, first, begin, _later(first, source), judges=judges)
-            return line if first is None or isinstance(source, TableInput) else line + _cut(settings, rules, first)
+            is_table = isinstance(source, TableInput)
+            past = "--from TIME" if is_table else "--from earliest with --json-field or --event-time, or a time"
+            line = _first_line(rules.trigger, first, begin, _later(first, source), past, judges=judges)
+            return line if first is None or is_table else line + _cut(settings, rules, first)
 
         def progress() -> None:
             nonlocal started
@@ -216,20 +218,20 @@ def _cut(settings: dict[str, str], rules: Rules, first: int) -> str:
     return f" WARNING: its first periods may lack rows, since Kafka has deleted {', '.join(cut)}." if cut else ""
 
 
-def _first_line(trigger: str, first: int | None, begin: int | str, later: str, *, judges: bool) -> str:
+def _first_line(trigger: str, first: int | None, begin: int | str, later: str, past: str, *, judges: bool) -> str:
     """Return where a new trigger begins; ``first``: ``None``, its topics have ended; ``judges``: it reads event times.
 
-    ``later``: of `_later`.
+    ``later``: of `_later`; ``past``: the options for earlier periods.
 
-    >>> _first_line("orders", 0, "earliest", "", judges=True)
+    >>> _first_line("orders", 0, "earliest", "", "--from TIME", judges=True)
     "trigger 'orders' is new: its first period begins at 1970-01-01T00:00:00Z."
     """
     if first is None:
         line = f"trigger {trigger!r} is new, and its input has ended: nothing will fire."
-        return f"{line} For the past, use --from earliest with --json-field, or a time."
+        return f"{line} For the past, use {past}."
     line = f"trigger {trigger!r} is new: its first period begins at {instant(first)}{later}."
     if begin == "now" or later:
-        return f"{line} It does not fire earlier periods; for them, use another --name with --from earliest or a time."
+        return f"{line} It does not fire earlier periods; for them, use another --name with {past}."
     if begin == "earliest" and not judges:
         return f"{line} It has the first watermark. To begin with the first row, add --json-field or --event-time."
     return line

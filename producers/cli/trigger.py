@@ -96,8 +96,10 @@ def trigger(  # noqa: PLR0913  # each is an option of the command line
     from floodmark.schemas.errors import UsageError
 
     names = tuple(sorted({*(topics or ()), *(tables or ())}))
-    if bool(topics) == bool(tables) or bool(tables) != (column is not None) or (tables and begin == "earliest"):
-        raise UsageError(reason="name topics, or --table with --column (and then --from 'now' or a time)")
+    if bool(topics) == bool(tables) or bool(tables) != (column is not None):
+        raise UsageError(reason="name topics, or --table with --column, and not both")
+    if tables and begin == "earliest":
+        raise UsageError(reason="a table has no --from earliest: pass 'now', or a time")
     kafka = kafka_settings(bootstrap_servers, config)
     times = judged_values(FieldOptions(json_field, unit, schema, event_time, registry, config))
     if (times is not None and tables) or (times is None and repair_after is not None):

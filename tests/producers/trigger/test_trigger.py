@@ -534,7 +534,9 @@ def test_each_complete_period_of_a_table_is_fired_once(kafka, topic, tmp_path):
     run += ["--json", "--until-end"]
     commit(place, 0, HOUR + 10, 5, HOUR + 20)
     refused = floodmark(kafka, *run, "--from", "earliest")
-    assert (refused.returncode, "--from 'now' or a time" in refused.stderr) == (2, True)
+    assert (refused.returncode, "a table has no --from earliest: pass 'now', or a time" in refused.stderr) == (2, True)
+    for slip in (["a-topic", *run], run[:2] + run[4:]):
+        assert "name topics, or --table with --column, and not both" in floodmark(kafka, *slip).stderr
     assert "the table has no column 'when'" in floodmark(kafka, *[*run[:3], "when", *run[4:]]).stderr
     assert [event["start_ms"] for event in events_of(floodmark(kafka, *run, "--from", "1970-01-01T00:00Z"))] == [0]
     with TableInput([str(place)], "at", None) as source:
@@ -543,4 +545,5 @@ def test_each_complete_period_of_a_table_is_fired_once(kafka, topic, tmp_path):
     commit(place, 1, END_OF_TIME, 3 * HOUR + 5)
     ended = events_of(floodmark(kafka, *run))
     assert [event["start_ms"] for event in ended if event["complete"]] == [HOUR, 2 * HOUR, 3 * HOUR]
+    assert "nothing will fire. For the past, use --from TIME." in floodmark(kafka, *run, "--name", f"{name}-2").stderr
     assert events_of(floodmark(kafka, *run)) == []
