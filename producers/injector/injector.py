@@ -167,7 +167,7 @@ class Injector(Closing):
     def _check_marks(self, membership: Membership, name: str) -> None:
         """Raise InjectorError at the first start if the input has marks, or the target has others' records.
 
-        Warn if all sources of the target have ended.
+        Also after its end, since others may have taken its place.  Otherwise, warn of others, and if all have ended.
         """
         warns = self._partition in (None, 0)  # once in a group
         if self._resumes and not warns:
@@ -176,7 +176,10 @@ class Injector(Closing):
         if not self._resumes:
             require_unmarked_input(self._config, self.injection)
             require_marked(self._config, self.injection)
+        if not self._resumes or before.ended:
             self._require_counted(before, membership, "nothing was written")
+        if warns and (others := self._uncounted(before, membership)) is not None:
+            _log.warning("%s: %s, so its records may be late. To see it, run floodmark why", name, others)
         if warns and before.end_advice is not None:
             _log.warning("%s: %s", name, before.end_advice)
 
@@ -184,17 +187,21 @@ class Injector(Closing):
         marks = last_marks(self._config, self.injection.target_topic, self._clock.wall(), most=LATELY)
         return Predecessors(self.injection.source, marks)
 
-    def _require_counted(self, before: Predecessors, membership: Membership, written: str) -> None:
-        """Raise InjectorError if the target has marks of sources that do not count this one, of any age."""
+    def _uncounted(self, before: Predecessors, membership: Membership) -> str | None:
+        """Return that the target has marks of sources that do not count this one, of any age; ``None``: it has none."""
         if before.advice(membership, wall=0) in {None, before.end_advice}:
+            return None
+        others = ", ".join(map(repr, before.others))
+        return f"topic {self.injection.target_topic!r} has marks of {others}, whose membership does not count it"
+
+    def _require_counted(self, before: Predecessors, membership: Membership, written: str) -> None:
+        if (reason := self._uncounted(before, membership)) is None:
             return
         advice = (
             f"{written}. Use another target topic (--to). To continue an earlier injection, pass its "
             "--source. Only in Python, several sources can write to one topic: give each "
             f"membership=Membership(version={before.membership.version + 1}, size=...)"
         )
-        others = ", ".join(map(repr, before.others))
-        reason = f"topic {self.injection.target_topic!r} has marks of {others}, whose membership does not count it"
         raise InjectorError(source=self.injection.source, reason=reason, advice=advice)
 
     def _begin(self) -> None:
