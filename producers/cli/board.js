@@ -5,7 +5,7 @@ const KEPT = 15 * 60 * 1000;
 const COLORS = 6;
 const COLUMNS = [
   ["stage"], ["topic"], ["input", moment], ["batch", moment], ["watermark", moment],
-  ["wall", wall], ["processing", span], ["local", span], ["global", span],
+  ["wall", wall], ["processing", wall], ["local", span], ["global", span],
   ["state"], ["verdict"], ["held by"], ["since", (since, view) => since === null ? "-" : span(view.now - since)],
 ];
 const NUMBERS = new Set(["wall", "processing", "local", "global", "since"]);

@@ -158,7 +158,7 @@ def _cells(board: Board, stage: Stage, topic: TopicView) -> dict[str, str | Text
         "batch": moment(topic.batch_watermark, now),
         "watermark": watermark_of(topic, now),
         "wall lag": _wall(lags.wall),
-        "processing": span(lags.processing),
+        "processing": _wall(lags.processing),
         "local": span(lags.local),
         "global": span(lags.root),
         "state": str(topic.state),
@@ -232,7 +232,8 @@ def _step(step: Step, depth: int, now: int) -> Text:
     line.append(f"{place_of(step)}  ").append_text(verdict_text(row.verdict))
     line.append(f"  {_watermark(row.watermark, row.state, now)}")
     line.append(f"  for {_since(row, now)}" if row.since is not None else "")
-    line.append(f"  processing {span(row.lags.processing)} behind" if row.lags.processing is not None else "")
+    if (lag := row.lags.processing) is not None:  # of the writer's clock, which may be ahead
+        line.append(f"  processing {_wall(lag)}{' behind' if lag >= 0 else ''}")
     return line.append(f"; {others_of(step)}" if step.others else "")
 
 

@@ -60,6 +60,17 @@ def test_a_watermark_ahead_of_the_clock_is_said_to_be_ahead():
     assert "  23 h 59 min ahead  " in printed(board_table(found, 300))
 
 
+def test_the_clock_of_a_writer_that_is_ahead_is_said_to_be_ahead():
+    fold = Fold()
+    for second in range(20):
+        at = BEGIN + second * SECOND
+        said = replace(mark("web", at, second), processing_time_watermark=at + DAY)
+        fold.take(Mark("clicks", 0, second, at, said))
+    found = fold.board(BEGIN + 20 * SECOND)
+    assert "processing 23 h 59 min ahead" in printed(why_text(trace(found, "clicks"), NOW))
+    assert "23 h 59 min ahead" in printed(board_table(found, 300))
+
+
 def test_a_source_that_has_ended_says_so():
     found = board(("web", 20), end=Status.ENDED)
     assert "OK  clicks/0/web  14:13:34Z ended" in printed(board_table(found, 300, every=True))
