@@ -155,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Send a file of the page, or the board."""
         # A page from elsewhere may not read it under a name of its own that points to this machine.
         if urlsplit(f"//{self.headers.get('Host', '')}").hostname not in {_HOST, "localhost"}:
-            self.send_error(HTTPStatus.FORBIDDEN)
+            self.send_error(HTTPStatus.FORBIDDEN, explain=f"The Host header must be {_HOST} or localhost")
             return
         asked = urlsplit(self.path)
         if asked.path == "/board.json":
