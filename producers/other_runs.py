@@ -50,11 +50,6 @@ all sources membership=Membership(version=2, size=...) with the number that writ
         return [mark.source for mark in self._others]
 
     @property
-    def ended(self) -> bool:
-        """Whether the source's last run has ended."""
-        return self._own is not None and self._own.status is Status.ENDED
-
-    @property
     def watermark(self) -> int | None:
         """The watermark of the source's last run."""
         return None if self._own is None else self._own.watermark

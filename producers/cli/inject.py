@@ -39,7 +39,7 @@ def injection_line(injector: Injector | InjectorGroup) -> str:
     if not outcomes and not injector.counts["records"] and injector.watermarks:
         return f"{read}, none to read yet; {place}" + ("" if watermark is None else " by the clock")
     totals = "; since the first run " if injector.outcomes.total() > injector.counts["records"] else ", "
-    if isinstance(injector, InjectorGroup):
+    if isinstance(injector, InjectorGroup) and injector.partitions:
         totals = "; its partitions since the first run: "
     return f"{read}{outcomes and totals}{outcomes}; {place}{trouble}"
 

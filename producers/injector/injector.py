@@ -24,6 +24,7 @@ from floodmark.producers.injector.sanitizer import Sanitizer
 from floodmark.producers.injector.topics import (
     LATELY,
     InputTopic,
+    has_ended,
     require_marked,
     require_states,
     require_timestamps,
@@ -176,7 +177,7 @@ class Injector(Closing):
         if not self._resumes:
             require_unmarked_input(self._config, self.injection)
             require_marked(self._config, self.injection)
-        if not self._resumes or before.ended:
+        if not self._resumes or has_ended(self._config, self.injection):
             self._require_counted(before, membership, "nothing was written")
         if warns and (others := self._uncounted(before, membership)) is not None:
             _log.warning("%s: %s, so its records may be late. To see it, run floodmark why", name, others)
@@ -189,10 +190,13 @@ class Injector(Closing):
 
     def _uncounted(self, before: Predecessors, membership: Membership) -> str | None:
         """Return that the target has marks of sources that do not count this one, of any age; ``None``: it has none."""
-        if before.advice(membership, wall=0) in {None, before.end_advice}:
+        advice = before.advice(membership, wall=0)
+        if advice in {None, before.end_advice}:
             return None
-        others = ", ".join(map(repr, before.others))
-        return f"topic {self.injection.target_topic!r} has marks of {others}, whose membership does not count it"
+        topic, others = self.injection.target_topic, ", ".join(map(repr, before.others))
+        if not others:  # the membership is another than at its last start
+            return f"topic {topic!r}: {advice}"
+        return f"topic {topic!r} has marks of {others}, whose membership does not count it"
 
     def _require_counted(self, before: Predecessors, membership: Membership, written: str) -> None:
         if (reason := self._uncounted(before, membership)) is None:

@@ -27,9 +27,10 @@ from floodmark.producers.event_times.injection import STATE_HEADER, Injection, I
 from floodmark.producers.injector.partitions import OVERTAKEN
 from floodmark.producers.other_runs import last_marks
 from floodmark.producers.readers.replay import last_matching, read_until_end
-from floodmark.schemas.classify import Classified, Data, Unreadable, mark_header
+from floodmark.schemas.classify import Classified, Data, Mark, Unreadable, mark_header
 from floodmark.schemas.completeness.position import TopicIds, TopicUser
 from floodmark.schemas.errors import CorruptSnapshotError, InjectorError, RecreatedTopicError
+from floodmark.schemas.records import Status
 
 _log = logging.getLogger(__name__)
 LATELY: Final = 1_000
@@ -159,6 +160,16 @@ def _state_of(record: Classified, source: str) -> InjectorState | None:
 def states_of(config: Config, topic: str, source: str, partitions: Collection[int]) -> dict[int, InjectorState]:
     """Return the last state of an injector in each partition; CorruptSnapshotError if one cannot be read."""
     return last_matching(config, topic, partitions, lambda record: _state_of(record, source))
+
+
+def has_ended(config: Config, injection: Injection) -> bool:
+    """Tell whether the last run of an injector has ended."""
+
+    def status(record: Classified) -> Status | None:
+        is_own = isinstance(record, Mark) and record.source == injection.source
+        return record.record.status if is_own else None
+
+    return last_matching(config, injection.target_topic, [0], status).get(0) is Status.ENDED
 
 
 def require_states(

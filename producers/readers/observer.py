@@ -143,15 +143,17 @@ class Observer(Closing):
     def _overtaken(self, record: Record) -> None:
         """Raise DeletedRecordsError; or warn and read what is left, if the partition begins with that."""
         place = topic, number = record.topic(), record.partition()
-        earliest, end = partition_bounds(self._consumer, place, self._servers)
+        self._fetched.appendleft(record)  # the next call raises again
         if place in self._unread:
+            earliest, _ = partition_bounds(self._consumer, place, self._servers)
+            self._fetched.popleft()
             cut = Place(topic, number, earliest)
             _log.warning("Kafka has deleted the records before %s: the first windows or periods may lack rows", cut)
             self._consumer.incremental_unassign([TopicPartition(topic, number)])
             self._consumer.incremental_assign([TopicPartition(topic, number, OFFSET_BEGINNING)])
             return
-        self._fetched.appendleft(record)  # the next call raises again
         self._watch.require_same()
+        earliest, end = partition_bounds(self._consumer, place, self._servers)
         raise DeletedRecordsError(topic=topic, partition=number, position=record.offset(), earliest=earliest, end=end)
 
     def close(self) -> None:

@@ -46,14 +46,22 @@ class Endpoint:
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise UsageError(reason=f"{url!r} is no URL of a server: expected http://... or https://...")
         self._url, self._token = url.rstrip("/"), token
+        self._authorization()  # a reference that never works is refused at once
         self._opener = urllib.request.build_opener(_NoRedirects)
         self.about: Final = f"{parts.scheme}://{parts.hostname}{port}{parts.path}"
+
+    def _authorization(self) -> dict[str, str]:
+        if self._token is None:
+            return {}
+        return {"Authorization": f"Bearer {resolved({'--token': self._token})['--token'].strip()}"}
 
     def ask(self, path: str = "", body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, bytes]:  # noqa: ANN401  # JSON
         """Send a POST with ``body`` (``None``: a GET); return status and answer.  `RefusedError` if it is not 2xx."""
         sent = {"Content-Type": "application/json", "Accept": "application/json", **(headers or {})}
-        if self._token is not None:
-            sent["Authorization"] = f"Bearer {resolved({'--token': self._token})['--token'].strip()}"
+        try:
+            sent |= self._authorization()
+        except UsageError as error:  # its file may be away for a moment, while it is replaced
+            raise RefusedError(error.reason) from error
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data, sent)  # noqa: S310  # its scheme is checked
         try:

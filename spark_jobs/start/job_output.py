@@ -44,7 +44,7 @@ class JobOutput:
     """Returns the newest batch of the job; ``None``: there is none.
 
     It raises `BrokerUnavailableError` if the topic cannot be read, also for lack of the right, and
-    `CorruptSnapshotError` if the position is damaged.
+    `CorruptSnapshotError` if the position is damaged; `TableError` if the table cannot be read.
     """
 
     settle: Callable[[], None] = lambda: None
@@ -63,7 +63,7 @@ def job_output(
     if topic is not None:
         return _topic_output(config, topic, job)
     if table is not None:
-        return _table_output(table, spark)
+        return _table_output(table, spark, job)
     return _store_output(writer) if isinstance(writer, ExactlyOnceWriter) else None
 
 
@@ -85,9 +85,10 @@ def _topic_output(config: Config, topic: str, job: str) -> JobOutput:
     )
 
 
-def _table_output(table: Table, spark: SparkSession) -> JobOutput:
+def _table_output(table: Table, spark: SparkSession, job: str) -> JobOutput:
     def last() -> LastBatch | None:
-        mark = table.newest(clone(spark))
+        with table.failing(job):
+            mark = table.newest(clone(spark))
         return None if mark is None else _last_batch(StoredPosition.of(str(mark.position)), mark.epoch)
 
     return JobOutput(f"table {table.name!r}", "a new table", last)

@@ -176,7 +176,7 @@ class TableSink(Sink):
     def _on_time(self) -> None:
         with self._lock:
             self._timer = None
-            if not self._is_open:
+            if not self._is_open or is_stopped(self._spark):
                 return
             try:
                 self._commit_news()

@@ -270,10 +270,11 @@ def test_a_pool_or_an_injector_that_starts_after_the_end_warns_of_it(kafka, topi
     assert caplog.text.count(f"injector 'inject-{raw}': {ended}") == 1, "the second run finds one that has not ended"
 
 
-def test_an_injector_whose_place_another_has_taken_starts_no_more(kafka, topic, caplog):
+def test_an_injector_whose_place_another_has_taken_starts_no_more(kafka, topic, caplog, monkeypatch):
+    monkeypatch.setattr("floodmark.producers.injector.injector.LATELY", 5)
     raw, other, marked = topic(1), topic(1), topic(1)
-    for name in (raw, other):
-        send(kafka, name, (NOW, NOW))
+    send(kafka, raw, (NOW, NOW))
+    send(kafka, other, *((NOW + n, NOW) for n in range(20)))  # more than it searches for marks of others
     first, second = (Injection(name, marked, JsonField("at")) for name in (raw, other))
     with Injector(first, kafka.config) as injector:
         injector.run(until_end=True)
@@ -282,13 +283,21 @@ def test_an_injector_whose_place_another_has_taken_starts_no_more(kafka, topic, 
     send(kafka, raw, (NOW + 1, NOW))
     with pytest.raises(InjectorError, match=rf"has marks of 'inject-{other}', whose membership does not count it"):
         run(kafka, first)
-    assert len(look(kafka, marked)[0]) == 2
+    assert len(look(kafka, marked)[0]) == 21
     assert "run floodmark why" not in caplog.text
     with WatermarkedProducer(kafka.config, topic=marked, source="web", strategy=ascending()) as producer:
         producer.produce(b"x", event_time=NOW)
         producer.flush()
     run(kafka, second)
-    assert f"has marks of 'inject-{raw}', 'web', whose membership does not count it, so its records may" in caplog.text
+    assert "has marks of 'web', whose membership does not count it, so its records may be late" in caplog.text
+
+
+def test_an_injector_with_an_older_membership_than_before_is_told_that_readers_ignore_it(kafka, topic, caplog):
+    raw, marked = topic(1), topic(1)
+    send(kafka, raw, (NOW, NOW))
+    run(kafka, Injection(raw, marked, JsonField("at"), membership=Membership(2, 2)))
+    run(kafka, Injection(raw, marked, JsonField("at")))
+    assert f"topic {marked!r}: the topic has marks of membership version 2, so readers ignore the marks" in caplog.text
 
 
 def test_a_policy_that_takes_most_times_away_is_told_once_and_what_would_fit(kafka, topic, caplog):

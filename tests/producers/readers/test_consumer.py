@@ -17,7 +17,7 @@ from floodmark.producers import (
     explicit,
     ingress,
 )
-from floodmark.producers.clients.admin import offset_bounds
+from floodmark.producers.clients.admin import offset_bounds, partition_bounds
 from floodmark.producers.readers.replay import read_until_end
 from floodmark.producers.testing import ManualClock, mark
 from floodmark.producers.trigger.topic_input import TopicInput
@@ -422,6 +422,10 @@ def test_a_reader_that_has_read_an_empty_partition_to_its_end_misses_nothing_tha
             until(lambda: list(observer.poll(0.1)), "the error")
 
 
+def unreachable(*_):
+    raise BrokerUnavailableError(bootstrap_servers="a:1", seconds=1, reason="down")
+
+
 @pytest.mark.kafka
 def test_a_reader_that_has_read_nothing_yet_begins_with_what_is_left(kafka, topic, monkeypatch, caplog):
     """Retention deletes between the question where a partition begins and the first fetch."""
@@ -440,8 +444,13 @@ def test_a_reader_that_has_read_nothing_yet_begins_with_what_is_left(kafka, topi
 
         delete_before(kafka.config, target, 5, 1)
         patched.setattr("floodmark.producers.clients.consumers.Consumer", Early)
+        patched.setattr("floodmark.producers.readers.observer.partition_bounds", unreachable)
         with Observer(kafka.config, [target]) as observer:
             found = []
+            for _ in range(2):  # until the broker answers
+                with pytest.raises(BrokerUnavailableError):
+                    until(lambda: list(observer.poll(0.1)), "the error")
+            patched.setattr("floodmark.producers.readers.observer.partition_bounds", partition_bounds)
             until(lambda: found.extend(observer.poll(0.1)) or found, "the first record that is left")
     assert found[0].offset == 5
     assert f"Kafka has deleted the records before {target}/0@5: the first windows or periods may lack" in caplog.text

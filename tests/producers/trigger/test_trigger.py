@@ -527,6 +527,18 @@ def test_no_period_is_missed_while_a_file_of_a_table_or_a_right_is_missing(kafka
     assert [event["start_ms"] for event in events_of(floodmark(kafka, *run))] == [HOUR, 2 * HOUR, 3 * HOUR]
 
 
+def test_a_token_that_is_away_for_a_moment_is_tried_again_and_a_misspelt_one_refused_at_once(tmp_path):
+    (tmp_path / "secrets").write_text("token=hunter2\n")
+    endpoint = Endpoint("http://127.0.0.1:1", f"${{file:{tmp_path}/secrets:token}}")
+    with pytest.raises(RefusedError, match="refused"):
+        endpoint.ask()
+    (tmp_path / "secrets").unlink()
+    with pytest.raises(RefusedError, match="'--token': nothing is found at"):
+        endpoint.ask()
+    with pytest.raises(UsageError, match="'--token': nothing is found at"):
+        Endpoint("http://127.0.0.1:1", "${env:HUSH_HUSH}")
+
+
 @pytest.mark.kafka
 def test_each_complete_period_of_a_table_is_fired_once(kafka, topic, tmp_path):
     place, name = tmp_path / "table", topic(1)

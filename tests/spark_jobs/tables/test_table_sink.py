@@ -177,6 +177,14 @@ def test_a_timer_commits_when_the_catalog_answers_again(store):
     assert (store.rows, handler.failure) == ([0, 1], None)
 
 
+def test_a_timer_ends_with_the_session(store, monkeypatch):
+    sink, _ = opened(store)
+    lose_its_catalog(store)
+    monkeypatch.setattr(table_sink, "is_stopped", lambda _: True)
+    sink._on_time()  # noqa: SLF001
+    assert sink._timer is None  # noqa: SLF001  # it would retry for ever
+
+
 def test_a_timer_keeps_no_failed_job_in_memory(store):
     sink = store.sink()
     sink.open()
