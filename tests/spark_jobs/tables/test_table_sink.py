@@ -216,6 +216,12 @@ def test_a_job_that_is_killed_before_it_forgets_a_staged_watermark_starts_again(
     assert (store.rows, store.kept) == ([0, 2, 3], {})
 
 
+def test_rows_are_staged_also_where_the_checkpoint_has_the_name_of_a_pattern(spark, tmp_path):
+    place = tmp_path / "state[eu]{a,b}*?"
+    staging = Staging(spark, str(place), LocalFiles(place))
+    assert staging.read(spark, staging.write(spark.range(20))).count() == 20
+
+
 def test_a_staged_file_that_cannot_be_read_is_an_error_also_in_a_session_that_skips_such_files(spark, tmp_path):
     staging = Staging(spark, str(tmp_path), LocalFiles(tmp_path))
     folder = staging.write(spark.range(20).repartition(2))
