@@ -124,7 +124,7 @@ def refuse_unread(job: str, specs: Sequence[SourceSpec], progress: Progress, off
         places += [f"{topic}/{number} from offset {offset} on" for number, offset in sorted(first.items())]
     if count:
         records = f"at least {count}" if looked >= _MOST else str(count)
-        advice = "use a new checkpoint_location and a new output topic (with writer=, an empty store)"
+        advice = "use a new checkpoint_location and a new output (topic, table or store)"
         if not progress.ended:
             more = "To write its last results, and read on, use a new checkpoint_location"
             advice = f"{advice}. {more} with WriteOptions(start=Start(published='continue'))"

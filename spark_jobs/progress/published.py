@@ -94,7 +94,7 @@ class StoredPosition:
     @classmethod
     def of(cls, text: str) -> "StoredPosition":
         """Read the text."""
-        with restoring("in the store of the writer", "restore the position that the store had, or use an empty store"):
+        with restoring("in the store or table of the results", "restore the position that it had, or use a new one"):
             found = json.loads(text)
             published, earlier = Published.restore(found), found["earlier_checkpoints"]
             return cls(found["checkpoint_id"], found["batch_id"], found["output_watermark"], published, earlier)

@@ -71,7 +71,7 @@ def stored(files: Files) -> StartPoint | None:
         read = None if replayed is None else from_spark(replayed)
         return StartPoint(from_spark(begins), read, **{**fields, "follows": follows})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        advice = "use a new checkpoint_location and a new output topic (with writer=, an empty store)"
+        advice = "use a new checkpoint_location and a new output (topic, table or store)"
         raise CorruptSnapshotError(where=_NAME, reason=str(error), advice=advice) from error
 
 

@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -181,7 +182,8 @@ def test_the_epoch_is_higher_than_the_last_one_in_the_output_although_the_clock_
     position = StoredPosition("old", 7, 700, Published({}, 0)).text
     mark = TableMark(job="job", epoch=10**15, batch=7, watermark=700, position=position)
     monkeypatch.setattr("floodmark.spark_jobs.start.job_output.clone", lambda spark: spark)
-    output = job_output(None, None, SimpleNamespace(name="t", newest=lambda _: mark), {}, "job", None)
+    table = SimpleNamespace(name="t", newest=lambda _: mark, failing=lambda _: nullcontext())
+    output = job_output(None, None, table, {}, "job", None)
     snapshots = SimpleNamespace(load=lambda _: Progress(Tracker([]), epoch=5))
     found = resume.resume("job", [], snapshots, Settings(epoch=lambda: output.last().epoch), last)
     assert found.epoch == 10**15 + 1

@@ -86,7 +86,7 @@ def test_a_new_checkpoint_continues_after_the_stored_rows_and_an_old_one_stores_
     with pytest.raises(ContinueError, match=r"results in its store: it has ended there. Use an empty store"):
         start(given, "after", start=CONTINUE)
     count_store(file).write(spark.createDataFrame([], "user STRING, ended TIMESTAMP, n INT"), "{")
-    with pytest.raises(CorruptSnapshotError, match="in the store of the writer"):
+    with pytest.raises(CorruptSnapshotError, match="in the store or table of the results"):
         start(given, "last")
     Path(file).unlink()
     with pytest.raises(ContinueError, match=r"its store: it lacks batch \d+ of this checkpoint"):
