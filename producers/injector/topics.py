@@ -166,8 +166,7 @@ def has_ended(config: Config, injection: Injection) -> bool:
     """Tell whether the last run of an injector has ended."""
 
     def status(record: Classified) -> Status | None:
-        is_own = isinstance(record, Mark) and record.source == injection.source
-        return record.record.status if is_own else None
+        return record.record.status if isinstance(record, Mark) and record.source == injection.source else None
 
     return last_matching(config, injection.target_topic, [0], status).get(0) is Status.ENDED
 

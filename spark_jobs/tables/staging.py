@@ -1,7 +1,6 @@
 """The batches of a job that await the next commit to its table: Parquet files and one text file in the checkpoint."""
 
 import json
-import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from floodmark.spark_jobs.progress.published import StoredPosition
 from pyspark.sql import DataFrame, SparkSession
 
 _FOLDER: Final = f"{FOLDER}/staged"
-_GLOB: Final = re.compile(r"[\[\]{}*?\\]")
+_ESCAPES: Final = str.maketrans({one: f"\\{one}" for one in "[]{}*?\\"})
 _NAME: Final = f"{_FOLDER}/batches.json"
 
 
@@ -72,7 +71,7 @@ class Staging:
 
     def read(self, spark: SparkSession, folder: str) -> DataFrame:
         """Return the rows in a folder."""
-        path = _GLOB.sub(r"\\\g<0>", self._folders.path(folder))  # Spark takes what it reads for a pattern
+        path = self._folders.path(folder).translate(_ESCAPES)  # Spark takes what it reads for a pattern
         return spark.read.option("ignoreCorruptFiles", "false").parquet(path)  # whatever the session says
 
     def load(self) -> Staged | None:
