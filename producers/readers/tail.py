@@ -85,7 +85,8 @@ def _line(record: Classified, decode: Decode | None, moved: int | None) -> str:
         return f"{place} ! unreadable mark: {printable(record.reason)}"
     if isinstance(record, Data):
         key = "" if record.key is None else f"{_value(record.key, None)}: "
-        return printable(f"{place}   {key}{_value(record.value, decode)}"[:_WIDTH])[:_WIDTH]
+        text = printable(f"{place}   {key}{_value(record.value, decode)}"[: _WIDTH + 1])
+        return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."
     mark = record.record
     said = [printable(mark.source), iso(mark.watermark)]
     said += [] if mark.status is Status.ACTIVE else [mark.status.value]

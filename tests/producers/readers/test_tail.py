@@ -30,6 +30,12 @@ def test_no_record_controls_the_terminal(source, text, garbage):
     assert len(line) <= 100
 
 
+def test_a_line_that_is_cut_says_so():
+    texts = [_line(classify("t", 0, 0, 0, None, b"x" * size), None, None) for size in (5, 200)]
+    assert [text.endswith("...") for text in texts] == [False, True]
+    assert len(texts[1]) == 100
+
+
 @pytest.mark.kafka
 def test_it_stops_at_the_end_also_behind_a_transaction_and_in_empty_partitions(kafka, topic):
     target = topic(3)
