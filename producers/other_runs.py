@@ -67,12 +67,10 @@ all sources membership=Membership(version=2, size=...) with the number that writ
         counted = f"give all sources membership=Membership(version={last.version + 1}, size=...)"
         counted += " with the number that write now"
         if last.version > membership.version:
-            advice = counted
-            if len(lately) < last.size:
-                advice = f"if {last} counts this source, give it that; otherwise, {counted}"
+            may_count = f"if {last} counts this source, give it that; otherwise, " if len(lately) < last.size else ""
             return (
                 f"the topic has marks of membership version {last.version}, so readers ignore the marks of this "
-                f"source, whose version is {membership.version}: {advice}"
+                f"source, whose version is {membership.version}: {may_count}{counted}"
             )
         if last.version == membership.version and last.size != membership.size:
             return (

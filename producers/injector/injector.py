@@ -177,10 +177,11 @@ class Injector(Closing):
         if not self._resumes:
             require_unmarked_input(self._config, self.injection)
             require_marked(self._config, self.injection)
-        if not self._resumes or has_ended(self._config, self.injection):
-            self._require_counted(before, membership, "nothing was written")
-        if warns and (others := self._uncounted(before, membership)) is not None:
+        others = self._uncounted(before, membership)
+        if others is not None and self._resumes and not has_ended(self._config, self.injection):
             _log.warning("%s: %s, so its records may be late. To see it, run floodmark why", name, others)
+        else:
+            self._require_counted(before, membership, "nothing was written")
         if warns and before.end_advice is not None:
             _log.warning("%s: %s", name, before.end_advice)
 

@@ -57,7 +57,7 @@ def read_complete(table: Any, column: str, *, spark: Any = None) -> Any:
             limit = _literal(table.schema().as_arrow(), column, below)
             return table.scan(row_filter=import_module("pyiceberg.expressions").LessThan(column, limit)).to_arrow()
         schema = table.to_pyarrow_dataset().schema
-        return _query(table, "SELECT *", column, "<", _limit(schema, column, below)).cast(schema)
+        return _query(table, schema, "SELECT *", column, "<", below).cast(schema)
 
 
 def latest_time(table: Any, column: str, since: int) -> int | None:  # noqa: ANN401  # of optional libraries
@@ -73,25 +73,24 @@ def latest_time(table: Any, column: str, since: int) -> int | None:  # noqa: ANN
             rows = table.scan(at_least(column, _literal(schema, column, since)), selected_fields=(column,)).to_arrow()
             latest = import_module("pyarrow.compute").max(rows[column]).as_py()
         else:
-            limit = _limit(table.to_pyarrow_dataset().schema, column, since)
-            latest = _query(table, f"SELECT max({_quoted(column)})", column, ">=", limit)[0][0].as_py()
+            schema, select = table.to_pyarrow_dataset().schema, f"SELECT max({_quoted(column)})"
+            latest = _query(table, schema, select, column, ">=", since)[0][0].as_py()
     if isinstance(latest, datetime) and latest.tzinfo is None:
         latest = latest.replace(tzinfo=UTC)
     return None if latest is None else event_time_of(latest)
 
 
-def _query(table: Any, select: str, column: str, compare: str, limit: "Scalar") -> "Table":  # noqa: ANN401  # an extra
-    """Return the rows of a table of deltalake whose column compares so with a limit, as its own engine reads them.
+def _query(table: Any, schema: "Schema", select: str, column: str, compare: str, time: int) -> "Table":  # noqa: ANN401  # an extra
+    """Return the rows of a table of deltalake whose column compares so with a time, as its own engine reads them.
 
     pyarrow would read by threads that need Python: one that still runs when the process exits aborts it.
     """
     import pyarrow as pa  # noqa: PLC0415  # an extra
 
-    time = limit.as_py()
-    if isinstance(time, datetime):
-        time = f"to_timestamp_micros({event_time_of(time if time.tzinfo else time.replace(tzinfo=UTC)) * 1000})"
+    is_time = pa.types.is_timestamp(_limit(schema, column, time).type)
+    limit = f"to_timestamp_micros({time * 1000})" if is_time else time
     rows = import_module("deltalake").QueryBuilder().register("rows", table)
-    return pa.table(rows.execute(f"{select} FROM rows WHERE {_quoted(column)} {compare} {time}"))
+    return pa.table(rows.execute(f"{select} FROM rows WHERE {_quoted(column)} {compare} {limit}"))
 
 
 def _quoted(name: str) -> str:
