@@ -39,7 +39,7 @@ def test_mypy_strict(tmp_path):
     """Checked as users see it: a package ``floodmark`` laid out from the folders."""
     package = tmp_path / "src" / "floodmark"
     package.mkdir(parents=True)
-    for name in ("package/__init__.py", "package/__init__.pyi", "schemas", "producers", "spark_jobs"):
+    for name in ("schemas/package/__init__.py", "schemas/package/__init__.pyi", "schemas", "producers", "spark_jobs"):
         (package / Path(name).name).symlink_to(ROOT / name)
     (tmp_path / "user.py").write_text(USER, encoding="utf-8")
     options = ["--config-file", str(ROOT / "pyproject.toml"), "--namespace-packages", "--explicit-package-bases"]
