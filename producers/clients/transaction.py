@@ -121,8 +121,11 @@ class Transaction:
     def _call(self, do: Callable[..., object], *arguments: object) -> None:
         try:
             do(*arguments)
-        except KafkaException as error:
-            self.fail(error)
+        except (KafkaException, SystemError) as error:
+            cause = error if isinstance(error, KafkaException) else error.__cause__
+            if not isinstance(cause, KafkaException):
+                raise
+            self.fail(cause)  # a client that breaks in `flush` raises a SystemError because of it
 
     def fail(self, error: KafkaException) -> NoReturn:
         """Raise Floodmark's error for an error of confluent-kafka."""

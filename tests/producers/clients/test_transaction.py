@@ -1,6 +1,9 @@
 """Who is fenced learns just that, wherever in a transaction the word comes; who resumes waits for the others."""
 
+from types import SimpleNamespace
+
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from floodmark.producers.clients import admin
 from floodmark.producers.clients.transaction import Transaction
 from floodmark.schemas.errors import FencedError, OpenTransactionError
@@ -29,6 +32,22 @@ def test_a_second_writer_fences_the_first(kafka, topic, moment):
     second.begin()
     second.produce(name, 0, None, b"")
     second.commit()
+
+
+def test_a_client_that_breaks_while_it_flushes_is_fenced_in_the_same_words(kafka, topic, monkeypatch):
+    """As confluent-kafka fails then: about one takeover of an injector in eight met it."""
+    name = topic(1)
+    first = Transaction(kafka.config, "orders", name)
+
+    def breaks(_timeout):
+        raise SystemError("returned a result with an exception set") from KafkaException(
+            KafkaError(KafkaError._FENCED, fatal=True)  # noqa: SLF001  # public
+        )
+
+    first.begin()
+    monkeypatch.setattr(first, "producer", SimpleNamespace(flush=breaks))
+    with pytest.raises(FencedError, match="orders"):
+        first.commit(lambda: None)
 
 
 @pytest.mark.parametrize("served", [True, False], ids=["told by poll", "told by produce"])
