@@ -64,8 +64,9 @@ class GrowingLogs:
         return {old: new for old, new in moved.items() if inodes.get(old) != inodes[new]}
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """Give logs new names."""
+        """Give logs new names; a log whose name another log takes is deleted, which the next `look` tells."""
         moved = {new: self._logs.pop(old) for old, new in names.items()}
+        self._logs |= {f"{new} (replaced)": self._logs[new] for new in moved if new in self._logs}
         self._logs |= moved
 
     def read(self, name: str, to: int, event_time: int | None, *, checked: int = 0, checksum: int = 0) -> None:

@@ -133,12 +133,14 @@ def test_files_of_one_name_in_two_folders_are_two_logs(tmp_path):
 
 
 def test_rotation_loses_and_repeats_no_line_if_the_pattern_matches_the_new_names(tmp_path, caplog):
-    path, folder = tmp_path / "app.log", LogFolder(tmp_path, event_time, pattern="app.log*", quiet=SECOND)
-    seen = []
+    path, clock, seen = tmp_path / "app.log", ManualClock(wall=0), []
+    folder = LogFolder(tmp_path, event_time, pattern="app.log*", quiet=SECOND, clock=clock)
     for time in range(0, 60, 3):
         with path.open("ab") as file:
             file.write(b"%d\n" % time)
         seen += folder.poll()
+        clock.advance(2 * SECOND)
+        folder.watermark()
         with path.open("ab") as file:
             file.write(b"%d\n%d\n" % (time + 1, time + 2))
         if time % 2:
@@ -147,11 +149,24 @@ def test_rotation_loses_and_repeats_no_line_if_the_pattern_matches_the_new_names
                 if older.exists():
                     older.rename(tmp_path / f"app.log.{number + 1}")
         state = json.loads(json.dumps(folder.logs.snapshot()))
-        folder = LogFolder(tmp_path, event_time, pattern="app.log*", quiet=SECOND)
+        folder = LogFolder(tmp_path, event_time, pattern="app.log*", quiet=SECOND, clock=clock)
         folder.logs.restore(state)
     seen += folder.poll()
     assert sorted(line.event_time for line in seen) == list(range(60))
     assert not caplog.text
+
+
+def test_unread_lines_of_a_file_that_a_rotation_replaces_are_told(tmp_path, caplog):
+    folder = LogFolder(tmp_path, event_time, pattern="*.log*", quiet=SECOND)
+    for name in ("app.log", "app.log.1"):
+        (tmp_path / name).write_bytes(b"1\n")
+    assert len(folder.poll()) == 2
+    (tmp_path / "app.log.1").write_bytes(b"1\n2\n3\n")
+    folder.watermark()
+    (tmp_path / "app.log").rename(tmp_path / "app.log.1")
+    (tmp_path / "app.log").write_bytes(b"4\n")
+    assert [line.value for line in folder.poll()] == [b"4"]
+    assert "log 'app.log.1 (replaced)' was deleted before its last 4 bytes were read" in caplog.text
 
 
 def test_a_renamed_file_that_the_pattern_does_not_match_is_told(tmp_path, caplog):
