@@ -21,6 +21,7 @@ _SECONDS_IN_2001: Final = 1_000_000_000
 _TEN_YEARS_IN_SECONDS: Final = 10 * 365 * 86_400
 _LEAST_MILLISECONDS: Final = 100_000_000_000
 """A float from here on is taken for milliseconds (March 1973); as seconds it would be the year 5138."""
+_LONG: Final = 1_000  # bits; Python refuses to print integers of more than 4,300 digits
 _NOT_A_TIME: Final = -(1 << 63)  # NumPy's missing time, as an integer
 _MISSING: Final = "it is a missing time; leave such a record out"
 _OUR_DAYS: Final = range(1_000_000_000_000, 4_102_444_800_000)  # from September 2001 to 2099, milliseconds
@@ -102,7 +103,8 @@ def event_time_of(value: object) -> int:
     if not EARLIEST <= value <= END_OF_TIME:
         unit = fitting_unit(value, ("milliseconds", "microseconds", "nanoseconds"))
         hint = f"; are these {unit}? Pass milliseconds" if unit else ""
-        raise InvalidEventTimeError(value=value, reason=f"it is outside the years 1 to 9999{hint}")
+        told = value if value.bit_length() < _LONG else f"a number of {value.bit_length()} bits"
+        raise InvalidEventTimeError(value=told, reason=f"it is outside the years 1 to 9999{hint}")
     return value
 
 

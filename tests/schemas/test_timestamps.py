@@ -82,6 +82,7 @@ def test_a_float_of_milliseconds_is_rounded_down(time, part):
         (np.int64(10**18), r"are these nanoseconds\? Pass milliseconds"),
         (1_763_712_000_000_000, r"are these microseconds\? Pass milliseconds"),
         (10**15 - 1, "outside the years 1 to 9999$"),
+        pytest.param(10**5_000, "a number of 16610 bits.*outside the years 1 to 9999$", id="long"),
         (np.datetime64("NaT"), "missing time"),
         (datetime.min.replace(tzinfo=timezone(timedelta(minutes=1))), "outside the years 1 to 9999"),
         (datetime.max.replace(tzinfo=timezone(timedelta(minutes=-1))), "outside the years 1 to 9999"),
