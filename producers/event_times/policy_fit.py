@@ -20,6 +20,7 @@ class PolicyFit:
         self._policy = policy
         self._substreams = substreams
         self.first: int | None = None  # the first event time, epoch milliseconds
+        self.doubted = 0  # number of first event times that all look like a longer unit
         self._plausible = False
         self._distances: list[tuple[int, int]] = []  # of each event from its arrival, and from the largest time
         self._outcomes: Counter[Outcome] = Counter()
@@ -45,6 +46,7 @@ class PolicyFit:
         if not self._plausible:
             self.first = event_time if self.first is None else self.first
             self._plausible = not are_seconds(event_time, arrival, per_millisecond)
+            self.doubted += not self._plausible
         self._distances.append((arrival - event_time, behind))
         self._outcomes[outcome] += 1
         self._keyless += keyless

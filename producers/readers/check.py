@@ -35,12 +35,11 @@ def findings(
     It raises `UsageError` if all event times, or the first 1,000, look like a longer unit, such as seconds.
     """
     known, size = 0, require_topics(config, [topic])[topic]
-    fit, held, doubted = PolicyFit(TimePolicy()), list[Finding](), 0
+    fit, held = PolicyFit(TimePolicy()), list[Finding]()
     while known < size:
         for record in read_until_end(config, {(topic, number): OFFSET_BEGINNING for number in range(known, size)}):
             held += _judge(checker, record, values, fit)
-            doubted += fit.looks_like_seconds
-            if doubted >= _DOUBTED:
+            if fit.looks_like_seconds and fit.doubted >= _DOUBTED:
                 raise _other_unit(values, fit)
             if not fit.looks_like_seconds:
                 yield from held

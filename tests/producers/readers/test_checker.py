@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from floodmark.producers import WatermarkedProducer, ascending
 from floodmark.producers.clients.admin import create_topics
+from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.readers.check import checker_of, findings
 from floodmark.producers.testing import mark
 from floodmark.schemas import Status, Tracker, WatermarkRecord
@@ -385,3 +386,15 @@ def test_partitions_that_are_added_while_it_reads_are_checked(kafka, topic, monk
 def test_half_a_way_to_judge_lateness_is_an_error():
     done = run_check("t", "--bootstrap-servers", "localhost:1", "--event-time", "at")
     assert (done.returncode, "--schema or --registry describes: name one" in done.stderr) == (2, True)
+
+
+@pytest.mark.kafka
+def test_marks_after_one_time_in_seconds_do_not_make_a_topic_one_of_another_unit(kafka, topic):
+    target, plain = topic(1), Producer(kafka.config)
+    plain.produce(target, b'{"at": 1763938400}', partition=0)
+    for number in range(1_100):
+        key, value, headers = mark_record(said("a", None, number, 1))
+        plain.produce(target, value, key, 0, headers=headers)
+    plain.produce(target, b'{"at": 1763938400123}', partition=0)
+    plain.flush(30)
+    assert list(findings(kafka.config, target, JsonField("at"), checker_of(kafka.config, target))) == []
