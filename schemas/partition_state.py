@@ -61,8 +61,8 @@ class LeaseClock:
         self._hands.pop(source, None)
 
     def state(self) -> list[Any]:
-        """Return the state as JSON values."""
-        return [self.now, self._hands]
+        """Return the state as JSON values, which later marks do not change."""
+        return [self.now, {name: list(hand) for name, hand in self._hands.items()}]
 
     @classmethod
     def of(cls, lease: int, state: list[Any]) -> "LeaseClock":

@@ -199,7 +199,7 @@ class TopicState:
             "sources_with_fewer_partitions": {
                 name: member.reach for name, member in roster.members.items() if member.reach != count
             },
-            "epochs_of_forgotten_sources": self.fences,
+            "epochs_of_forgotten_sources": dict(self.fences),
             "unreadable_offsets": {str(number): offset for number, offset in self.unreadable_offsets.items()},
             "partitions": {str(number): part.state() for number, part in self.partitions.items()},
         }

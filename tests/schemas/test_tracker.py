@@ -1,5 +1,7 @@
 """The rules of the tracker as a table: each row a short story, with numbers that one can check by eye."""
 
+import json
+
 import pytest
 from floodmark.producers.testing import mark
 from floodmark.schemas import END_OF_TIME, Status, Tracker, Verdict
@@ -450,6 +452,19 @@ def test_who_holds_the_minimum_and_since_when():
     tracker, _ = play((mark("a", 9), 0, "t", 1_000), (mark("a", 9, 1), 0, "t", 2_000))
     (hold,) = tracker.holders()
     assert (hold.holder.source, hold.watermark, hold.since) == ("a", 9, 1_000)
+
+
+def test_a_snapshot_is_a_value_that_later_marks_do_not_change():
+    tracker = Tracker({"t"})
+    for number in range(1, 20):
+        snapshot = tracker.snapshot()
+        before = json.dumps(snapshot)
+        record = mark(
+            "ab"[number % 2], number, number, size=2 if number < 10 else 1, version=1 + number // 10, lease=100
+        )
+        tracker.apply(record, topic="t", partition=0, log_time=1_000 + 60 * number)
+        tracker.advance()
+        assert json.dumps(snapshot) == before
 
 
 @pytest.mark.parametrize("damage", [{"format": 99}, {"topics": None}, {"topics": {"t": {}}}])
