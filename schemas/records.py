@@ -147,7 +147,7 @@ class Held(NamedTuple):
         try:
             found = json.loads(header or b"")
             topic, watermark = found["topic"], found["watermark"]
-        except (ValueError, TypeError, LookupError):
+        except (ValueError, TypeError, LookupError, RecursionError):
             return None
         valid = isinstance(topic, str) and _fits(topic, _MAX_TOPIC_BYTES) and type(watermark) is int
         return cls(watermark, f"topic {topic!r}", topic) if valid and _is_time(watermark) else None

@@ -64,7 +64,7 @@ def offsets_read(read: bytes | None) -> Offsets:
     try:
         named = json.loads(read or b"")["input_offsets"]
         return {(topic, int(number)): int(at) for topic, places in named.items() for number, at in places.items()}
-    except (ValueError, TypeError, LookupError, AttributeError):
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return {}
 
 
@@ -76,7 +76,7 @@ def ids_read(read: bytes | None) -> dict[str, str]:
     """
     try:
         return dict(json.loads(read or b"")["topic_ids"])
-    except (ValueError, TypeError, LookupError):
+    except (ValueError, TypeError, LookupError, RecursionError):
         return {}
 
 

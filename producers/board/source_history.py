@@ -361,7 +361,7 @@ def _batch_watermark(published: bytes) -> int | None:
     """Return the watermark in a `READ_HEADER`: Spark's, which is a millisecond lower; ``None``: none, or the end."""
     try:
         watermark = json.loads(published)["batch_watermark"]
-    except (ValueError, TypeError, LookupError):
+    except (ValueError, TypeError, LookupError, RecursionError):
         return None
     valid = isinstance(watermark, int) and EARLIEST <= watermark < END_OF_TIME and watermark != 0
     return watermark + 1 if valid else None

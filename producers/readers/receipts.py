@@ -48,7 +48,7 @@ class Receipt:
             rows = {int(partition): count for partition, count in fields.pop("rows").items()}
             if not reason:
                 return cls(**fields, rows=rows)
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
             reason = "it is no receipt"
         advice = "start the job with the version of Floodmark that wrote it"
         raise CorruptSnapshotError(where="a receipt", reason=reason, advice=advice)

@@ -12,7 +12,7 @@ from floodmark.producers.board.source_history import Health
 from floodmark.producers.board.why import trace
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import Mark, Unreadable
-from floodmark.schemas.records import READ_HEADER, Holder, Status
+from floodmark.schemas.records import HELD_HEADER, READ_HEADER, Holder, Status
 from floodmark.schemas.tracker import START_OR_INJECT
 
 SECOND = 1_000
@@ -264,3 +264,10 @@ def test_a_mark_that_was_read_as_it_came_is_no_older_than_that():
             Mark("a", 0, second, second * SECOND, mark("web", second * SECOND - 5_000, second)), second * SECOND + hour
         )
     assert fold.board(NOW + hour).topic("a").verdict is Health.OK
+
+
+@pytest.mark.parametrize("header", [READ_HEADER, HELD_HEADER])
+def test_a_header_of_a_mark_that_is_nested_too_deeply_for_json_is_ignored(header):
+    chain = Chain().source("a")
+    chain.fold.take(Mark("a", 0, 99, NOW, mark("web", 26 * SECOND, 99), [(header, b"[" * 100_000)]))
+    assert chain.board().topic("a").watermark == 26 * SECOND
