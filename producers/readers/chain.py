@@ -170,7 +170,10 @@ class ChainReader(Closing):
             if not (self._unanswered and topic in quiet) and observer.ends.keys() >= self._ends[topic].keys():
                 self._fold.read_until(topic, began)
         if not self._unanswered:
-            self._read(self._fold.named() | self._fold.unread | self._tables.read() - self._fold.topics)
+            try:
+                self._read(self._fold.named() | self._fold.unread | self._tables.read() - self._fold.topics)
+            except BrokerUnavailableError:
+                self._unanswered = True  # the next call tries again
 
     def _open(self) -> None:
         """Start to follow the topics that were read."""
@@ -195,7 +198,8 @@ class ChainReader(Closing):
             self._observers.pop(topic).close()
             self._fold.refuse(topic, error.args[0].str() if isinstance(error, KafkaException) else str(error))
             if isinstance(error, (DeletedRecordsError, RecreatedTopicError)):
-                self._read({topic})  # from near its end, as at the start
+                with suppress(BrokerUnavailableError):  # the next call of `poll` tries again
+                    self._read({topic})  # from near its end, as at the start
         return came
 
     def _is_answered(self, topic: str) -> bool:

@@ -18,6 +18,7 @@ from floodmark.producers.readers.chain import ChainReader
 from floodmark.producers.readers.receipts import Receipt, receipts_topic
 from floodmark.producers.testing import ManualClock, mark
 from floodmark.schemas.classify import mark_record
+from floodmark.schemas.errors import BrokerUnavailableError
 from floodmark.schemas.records import Holder
 from support.harness import delete_before, recreate, until
 
@@ -283,3 +284,19 @@ def test_silence_is_no_news_while_kafka_is_away(kafka, topic, monkeypatch):
 
         until(is_stopped, "the stop, now that Kafka answers", 30)
         assert reader.board().notes == ()
+
+
+@pytest.mark.kafka
+def test_a_board_that_waits_for_a_topic_stays_while_the_broker_is_away(kafka, monkeypatch):
+    name, away = "not-yet", BrokerUnavailableError(bootstrap_servers="b", reason="away", seconds=1)
+
+    def refuse(*_):
+        raise away
+
+    with ChainReader(kafka.config, [name]) as reader:
+        with monkeypatch.context() as patch:
+            patch.setattr(reader, "_read_topic", refuse)
+            reader.poll(0.1)
+        create_topics(kafka.config, {name: 1})
+        twelve_marks(kafka, name)
+        until(lambda: reader.poll(0.1) or reader.board().topic(name).watermark == 11, "its watermark")
