@@ -184,7 +184,8 @@ class AlignmentReader(Closing):
         """Ask Kafka for new partitions of the other topic, which `poll` then reads; it may run in a thread."""
         if self._topic is not None:
             try:
-                self._found = max(self._found, partition_count(client, self._topic, self._config["bootstrap.servers"]))
+                found = partition_count(client, self._topic, self._config.get("bootstrap.servers"))
+                self._found = max(self._found, found)
             except (FloodmarkError, KafkaException) as error:
                 _log.info("cannot check whether topic %r has more partitions: %s", self._topic, error)
 

@@ -5,6 +5,7 @@ import time
 from datetime import timedelta
 
 import pytest
+from confluent_kafka import Producer
 from floodmark.producers import (
     Alignment,
     Mark,
@@ -23,7 +24,7 @@ from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.group import InjectorGroup
 from floodmark.producers.injector.injector import Injector
-from floodmark.producers.readers.alignment import PATIENCE, Downstream, Peers
+from floodmark.producers.readers.alignment import PATIENCE, AlignmentReader, Downstream, Peers
 from floodmark.producers.readers.chain import ChainReader
 from floodmark.producers.readers.replay import read_until_end
 from floodmark.producers.testing import ManualClock, mark
@@ -448,3 +449,13 @@ def test_aligned_sources_of_a_backlog_are_not_slowed_to_one_bound_an_interval(ka
     for runner in runners:
         runner.join(120)
     assert time.monotonic() - begun < 20, "200 s of events, 10 s each interval of 2 s, would take 40 s"
+
+
+@pytest.mark.kafka
+def test_it_finds_new_partitions_also_by_the_other_name_of_the_address(kafka, topic):
+    other, config = topic(1), {**kafka.config}
+    config["metadata.broker.list"] = config.pop("bootstrap.servers")
+    reader = AlignmentReader(config, Alignment(timedelta(seconds=10), topic=other), topic=topic(1))
+    grow(kafka.config, other, 2)
+    until(lambda: reader.look_for_partitions(Producer(config)) or reader._found == 2, "the partition")  # noqa: SLF001
+    reader.close()
