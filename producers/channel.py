@@ -148,6 +148,7 @@ class Channel:
         self.source_ended = False  # whether a source has ended since the pool last counted its sources
         self._followed = self.successors.marks
         self._advised = False  # whether the last advice about the membership was logged
+        self._last_advice: str | None = None  # the last that was logged
         self.owner = "a producer"  # the producer or pool that uses the channel, for errors
         self._config = config
         self.topic = topic
@@ -292,9 +293,10 @@ class Channel:
             self.tell(f"source {identity.source!r}", advice)
 
     def tell(self, source: str, advice: str | None) -> None:
-        """Log advice about the membership; once, until there is none."""
-        if advice is not None and not self._advised:
+        """Log advice about the membership; once, until there is none, and the same advice only once in a row."""
+        if advice is not None and not self._advised and advice != self._last_advice:
             _log.warning("%s: %s", source, advice)
+            self._last_advice = advice
         self._advised = advice is not None
 
     def require_timestamps(self, source: str) -> None:

@@ -132,8 +132,8 @@ class SourcePool:
         self._membership = PoolMembership(f"the pool of {topic!r}", None if membership is None else given, version)
         if alignment is not None:
             channel.alignment = AlignmentReader(config, require_topic(alignment, repr(self)), topic=topic)
-        if source is None and (advice := channel.predecessors("", clock.wall()).end_advice) is not None:
-            _log.warning("%r: %s", self, advice)
+        if source is None:
+            channel.tell(repr(self), channel.predecessors("", clock.wall()).end_advice)
         self._speaker = None if source is None else self._speak_as(source, milliseconds)
         channel.owner = repr(self)
         channel.start_background(self._background_step, self.close, milliseconds)
@@ -319,6 +319,8 @@ class SourcePool:
             DeliveryError: of the first source with a rejected record or mark.  That source has not ended, others have:
                 call its ``resend``, then ``end`` again.  With ``source``, none has ended.
             BrokerUnavailableError: Kafka does not return the topic's partitions; no source has ended.
+
+        Another error, as of a strategy: a source may have not ended.  Call ``end`` again.
         """
         with self._channel.lock:
             senders = list(self._senders.values())
@@ -341,7 +343,8 @@ class SourcePool:
                     self._remove(name)
             if errors:
                 raise errors[0]
-            self._channel.stop_background()
+            if all(sender.outbox.settled for sender in ending):
+                self._channel.stop_background()
             self._raise_failures([*senders, *self._speakers])
 
     def _flush_and_check(

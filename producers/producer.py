@@ -104,6 +104,7 @@ class WatermarkedProducer:
         self.topic = topic
         self._clock, self._steady = clock, clock.steady
         self._served = clock.steady()
+        self._end_returned = False  # whether `end` has seen the mark of the end in each partition
         self._next_look = clock.steady()
         channel = self._channel = Channel(config, topic, clock) if channel is None else channel
         wall = clock.wall()
@@ -506,15 +507,16 @@ class WatermarkedProducer:
                 self._sender.wait(timeout)
                 self._channel.ask_partitions(timeout)
                 self._channel.successors.read()
-            elif self._outbox.settled:
+            elif self._end_returned:
                 raise EndedError(source=self._emitter.identity.source, action="end again")
             self._sender.emit_end()
             self._sender.wait(timeout, marks=True)
+            self._end_returned = True
             self._release()
-            if self._channel.background is not None:
-                self._sender.raise_failures()
             if self._channel.on_source_ended is not None:
                 self._channel.on_source_ended(self.source)
+            if self._channel.background is not None:
+                self._sender.raise_failures()
 
     def close(self, timeout: float = 10) -> bool:
         """Wait until Kafka has acknowledged all records, and close what this source does not share.

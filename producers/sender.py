@@ -16,7 +16,7 @@ from floodmark.producers.strategies.interface import Generator
 from floodmark.producers.strategies.merged import JoinedEmitter, MergedEmitter
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.classify import MarkRecord, round_records
-from floodmark.schemas.errors import DeliveryError, FencedError
+from floodmark.schemas.errors import DeliveryError, FencedError, UnacknowledgedError
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import WatermarkRecord
 from typing_extensions import override
@@ -205,21 +205,22 @@ class Outbox:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is in flight, and no mark has failed."""
-        return not self._failed_marks and not self.unacknowledged
+        """Whether nothing is in flight, no mark has failed, and after the end each partition has its mark."""
+        marked = self._emitter.end_marked or not self._emitter.ended
+        return marked and not self._failed_marks and not self.unacknowledged
 
     def check(self, waited: float, *, marks: bool = False) -> None:
         """Raise a `DeliveryError` if anything is in flight after ``waited`` seconds, or a record (or mark) failed."""
-        left = self.unacknowledged
+        left, kind = self.unacknowledged, DeliveryError if self.failed else UnacknowledgedError
         reasons = [record.reason for record in self.failed]
         if marks and not reasons:
             reasons = [reason for _, reason in self._failed_marks.values()]
         if left or reasons:
-            raise DeliveryError(
+            raise kind(
                 source=self._emitter.identity.source,
                 topic=self._topic,
                 failed=len(reasons) or left,
-                reason=reasons[0] if reasons else f"no acknowledgement within {waited} s",
+                reason=reasons[0] if reasons else f"no answer within {waited} s",
                 held_at=self._emitter.watermark_hold,
             )
 
@@ -425,6 +426,7 @@ class JoinedSender(Sender):
 
     @override
     def send_due_marks(self, now: int) -> None:
+        self._warn_of_late()
         self._speaker.send_due_marks(now)
 
     @override

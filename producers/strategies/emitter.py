@@ -11,7 +11,7 @@ from floodmark.producers.strategies.in_flight import IN_FLIGHT_SIZE, InFlight
 from floodmark.producers.strategies.interface import Generator
 from floodmark.producers.strategies.numbering import Identity, MarkWriter, Promise
 from floodmark.producers.strategies.scopes import PerPartition, Scope
-from floodmark.schemas.errors import EndedError, IdleError
+from floodmark.schemas.errors import EndedError, IdleError, WatermarkRegressionError
 from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.records import Held, Membership, Round, Status, WatermarkRecord
 from floodmark.schemas.timestamps import is_late
@@ -221,8 +221,12 @@ class Emitter:
 
     def advance(self, watermark: int) -> None:
         """Set the watermark of all partitions (strategy `explicit`); an idle source is active again."""
-        for scope in self._scopes:
-            scope.generator.advance(watermark)
+        try:
+            for scope in self._scopes:
+                scope.generator.advance(watermark)
+        except WatermarkRegressionError as error:  # a generator does not know whose it is
+            source = self.identity.source
+            raise WatermarkRegressionError(source=source, last=error.last, received=error.received) from None
         if self.status is Status.IDLE:
             self.mark_active()
 
@@ -315,6 +319,11 @@ class Emitter:
     def ended(self) -> bool:
         """Whether `end` was called."""
         return self.status is Status.ENDED
+
+    @property
+    def end_marked(self) -> bool:
+        """Whether `marks` has returned the mark of the end for every partition."""
+        return self._writer.ended
 
     def grow(self, partitions: int) -> bool:
         """Set the partition count, if it is higher; return whether it was.  After the end the count stays."""

@@ -150,6 +150,11 @@ class JoinedEmitter(Emitter):
     def partitions(self, value: int) -> None:
         """Ignore it, as above."""
 
+    @property
+    @override
+    def end_marked(self) -> bool:
+        return self.ended
+
     @override
     def grow(self, partitions: int) -> bool:
         return self._merged.grow(partitions)

@@ -117,6 +117,11 @@ class MarkWriter:
         return bool(self._doubtful)
 
     @property
+    def ended(self) -> bool:
+        """Whether each partition has the mark of the end."""
+        return len(self._ended) == self.partitions
+
+    @property
     def next_sequence(self) -> int:
         """The sequence number of the next mark of partition 0; no mark of this writer has a higher one."""
         return self._sequences[0]

@@ -109,6 +109,15 @@ class DeliveryError(InfrastructureError):
     held_at: int | None
 
 
+class UnacknowledgedError(DeliveryError):
+    """Records or marks that `resend` does not send again: they are in flight, or Kafka rejected a mark."""
+
+    template = (
+        "source {source!r}: Kafka has not acknowledged {failed} record(s) or mark(s) for topic {topic!r}: {reason}. "
+        "Readers may wait for them. Call flush() or end() again."
+    )
+
+
 class FencedError(InfrastructureError):
     """Another instance with the same identity has taken over."""
 

@@ -412,6 +412,35 @@ def test_an_error_of_one_source_silences_no_other_and_is_raised(kafka, topic):
     assert late._emitter.registered, "behind the bad one, and marked all the same"  # noqa: SLF001
 
 
+class Stumbling(Generator):
+    """A strategy of a user that fails once, when it is told to."""
+
+    stumbles = False
+
+    def watermark(self):
+        if self.stumbles:
+            self.stumbles = False
+            raise ZeroDivisionError
+
+
+class StumblingStrategy(Strategy):
+    def build(self):
+        return Stumbling()
+
+
+def test_a_pool_whose_end_met_an_error_ends_all_sources_at_the_next_call(kafka, topic):
+    target = topic(2)
+    pool = SourcePool(kafka.config, topic=target, interval=DAY, clock=ManualClock(wall=datetime.now(UTC)))
+    [ours] = pool.join("a", strategy=StumblingStrategy())
+    pool.join("b", strategy=ascending())
+    ours._generator.stumbles = True  # noqa: SLF001  # at its end, and no sooner
+    with pytest.raises(ZeroDivisionError):
+        pool.end()
+    pool.end()
+    read_to_end(kafka.config, target)
+    assert not pool.sources
+
+
 def test_a_broker_that_is_gone_holds_those_that_wrote_and_resend_lets_go(tmp_path):
     with EmbeddedKafka(tmp_path / "dying") as broker:
         create_topics(broker.config, {"apart": 1, "merged": 1})
@@ -446,6 +475,26 @@ def test_a_broker_that_is_gone_holds_those_that_wrote_and_resend_lets_go(tmp_pat
         for pool, sent in zip(pools, ({12, 30}, {12, 30, 50}), strict=True):
             values, _ = drain(broker.config, pool.topic)
             assert set(values) == set(map(record, sent))
+
+
+def test_late_records_of_a_joined_source_are_told_and_an_ended_topic_once(kafka, topic, caplog):
+    target = topic(1)
+    with WatermarkedProducer(kafka.config, topic=target, source="a", strategy=ascending()) as before:
+        before.produce(record(1), event_time=1)
+        before.end()
+    clock = ManualClock(wall=datetime.now(UTC))
+    with SourcePool(kafka.config, topic=target, interval=DAY, clock=clock, membership=Membership(2, 3)) as pool:
+        for number, name in enumerate("bcd"):
+            pool.join(name, strategy=ascending())
+            pool._channel.tell("a follower of the marks", None if number else "another advice")  # noqa: SLF001
+    assert caplog.text.count("all sources of the topic have ended") == 1
+    with SourcePool(kafka.config, topic=topic(1), interval=DAY, clock=clock, source="gateway") as pool:
+        [ours] = pool.join("one", strategy=ascending())
+        for time in (100, 50, 60):
+            clock.advance(timedelta(seconds=1))
+            ours.produce(record(time), event_time=time)
+            ours.flush()
+    assert caplog.text.count("source 'one': 1 record(s) are below its watermark") == 1
 
 
 GATEWAY = """

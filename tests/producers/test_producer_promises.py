@@ -13,9 +13,11 @@ from confluent_kafka import KafkaError
 from floodmark.producers import (
     Data,
     EmbeddedKafka,
+    Generator,
     Mark,
     Observer,
     SourcePool,
+    Strategy,
     WatermarkedConsumer,
     WatermarkedProducer,
     ascending,
@@ -32,8 +34,15 @@ from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.producers.testing import ManualClock
 from floodmark.schemas import Membership, Status, decode_watermark
-from floodmark.schemas.errors import DeliveryError, EndedError, FencedError, LateRecordError, UsageError
-from support.harness import drain, until
+from floodmark.schemas.errors import (
+    DeliveryError,
+    EndedError,
+    FencedError,
+    LateRecordError,
+    UnacknowledgedError,
+    UsageError,
+)
+from support.harness import drain, read_to_end, until
 
 DAY = timedelta(days=1)
 
@@ -114,6 +123,54 @@ def test_nothing_comes_after_the_end(kafka, topic):
         with pytest.raises(EndedError):
             action()
     assert faults(kafka, target) == []
+
+
+class Stumbling(Generator):
+    """A strategy of a user that fails as often as ``stumbles`` says."""
+
+    stumbles = 0
+
+    def watermark(self):
+        if self.stumbles:
+            self.stumbles -= 1
+            raise ZeroDivisionError
+
+
+class StumblingStrategy(Strategy):
+    def build(self):
+        return Stumbling()
+
+
+@pytest.mark.kafka
+def test_an_end_that_failed_before_its_marks_is_repeated(kafka, topic):
+    target = topic(2)
+    ours = producer(kafka, target, strategy=StumblingStrategy())
+    ours._generator.stumbles = 1  # noqa: SLF001  # at its end, and no sooner
+    with pytest.raises(ZeroDivisionError):
+        ours.end()
+    ours.end()
+    read_to_end(kafka.config, target)
+    with pytest.raises(EndedError):
+        ours.end()
+
+
+@pytest.mark.kafka
+def test_an_end_whose_mark_was_rejected_and_sent_again_meanwhile_returns_at_the_next_call(kafka, topic, monkeypatch):
+    ours = producer(kafka, topic(1))
+    wait = ours._sender.wait  # noqa: SLF001  # Kafka rejects no mark when a test asks for it
+
+    def rejected(timeout, *, marks=False):
+        wait(timeout, marks=marks)
+        if marks:
+            raise DeliveryError(source="web", topic="t", failed=1, reason="rejected", held_at=None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ours._sender, "wait", rejected)  # noqa: SLF001  # as above
+        with pytest.raises(DeliveryError):
+            ours.end()
+    ours.end()
+    with pytest.raises(EndedError):
+        ours.end()
 
 
 @pytest.mark.kafka
@@ -581,6 +638,8 @@ def test_the_mark_of_the_end_is_sent_again_unchanged_where_it_failed():
 
     client.report(KafkaError(KafkaError._MSG_TIMED_OUT), None)  # noqa: SLF001  # so is it called there
     assert not outbox.settled
+    with pytest.raises(UnacknowledgedError, match=r"Call flush\(\) or end\(\) again"):
+        outbox.check(1, marks=True)
     outbox.send_marks(ManualClock(), wait=True)
     assert client.queued[4:] == [last]
 

@@ -20,7 +20,7 @@ from floodmark.producers.strategies.scopes import generators
 from floodmark.schemas import END_OF_TIME, Membership, Status, Tracker
 from floodmark.schemas.codec import encode_watermark
 from floodmark.schemas.counts import Mismatch, RecordCounts
-from floodmark.schemas.errors import EndedError, IdleError, UsageError
+from floodmark.schemas.errors import EndedError, IdleError, UsageError, WatermarkRegressionError
 from floodmark.schemas.records import MAX_PERCENTS, WatermarkRecord
 from floodmark.schemas.timestamps import EARLIEST
 from hypothesis import settings
@@ -231,6 +231,13 @@ def test_idleness_goes_by_a_clock_that_is_never_set():
     ours.send(0, 1, now=1_000_000).ack()
     assert ours.marks(1_120_010, steady=1_000_010)[0][1].status is Status.ACTIVE, "the wall clock was set"
     assert ours.marks(0, steady=1_060_001)[0][1].status is Status.IDLE
+
+
+def test_a_watermark_that_goes_back_names_its_source():
+    ours = Emitter(Identity("web-7", 1), explicit().build(), 1)
+    ours.advance(12)
+    with pytest.raises(WatermarkRegressionError, match="source 'web-7': the watermark went back"):
+        ours.advance(9)
 
 
 def test_a_source_that_woke_without_a_record_falls_asleep_again():
