@@ -110,20 +110,19 @@ def refuse_unread(job: str, specs: Sequence[SourceSpec], progress: Progress, off
 
     They would be read at the end of time: their windows would close at once, and later rows would be late.
     """
-    count, looked, places = 0, 0, []
+    count, places = 0, []
     for topic, config in ((topic, spec.connection.config()) for spec in specs for topic in spec.topics):
         bounds = offset_bounds(config, topic)
         starts = {place: max(offsets.get(place, 0), begin) for place, (begin, _) in bounds.items()}
         ends = {place: end for place, (_, end) in bounds.items()}
         first: dict[int, int] = {}
-        for record in islice(read_until_end(config, starts, ends), _MOST - looked):
-            looked += 1
-            if isinstance(record, Data):
-                count += 1
-                first.setdefault(record.partition, record.offset)
+        unread = (record for record in read_until_end(config, starts, ends) if isinstance(record, Data))
+        for record in islice(unread, _MOST - count):
+            count += 1
+            first.setdefault(record.partition, record.offset)
         places += [f"{topic}/{number} from offset {offset} on" for number, offset in sorted(first.items())]
     if count:
-        records = f"at least {count}" if looked >= _MOST else str(count)
+        records = f"at least {count}" if count == _MOST else str(count)
         advice = "use a new checkpoint_location and a new output (topic, table or store)"
         if not progress.ended:
             more = "To write its last results, and read on, use a new checkpoint_location"

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 from floodmark.producers.tables.table_mark import TableMark
 from floodmark.schemas import Membership, Tracker
-from floodmark.schemas.classify import Mark
+from floodmark.schemas.classify import Data, Mark
+from floodmark.schemas.errors import UnreadInputError
 from floodmark.schemas.records import WatermarkRecord
 from floodmark.schemas.tracker import MarkPolicy
 from floodmark.spark_jobs.batch import lookahead, resume
@@ -187,3 +188,13 @@ def test_the_epoch_is_higher_than_the_last_one_in_the_output_although_the_clock_
     snapshots = SimpleNamespace(load=lambda _: Progress(Tracker([]), epoch=5))
     found = resume.resume("job", [], snapshots, Settings(epoch=lambda: output.last().epoch), last)
     assert found.epoch == 10**15 + 1
+
+
+@pytest.mark.parametrize("marks", [0, resume._MOST + 1])  # noqa: SLF001  # its bound
+def test_records_after_the_end_are_refused_however_many_marks_are_before_them(monkeypatch, marks):
+    spec = SimpleNamespace(topics=["t"], connection=SimpleNamespace(config=dict))
+    unread = [*[Mark("t", 0, 0, 0, None)] * marks, Data("t", 0, 7, 0, None, b"")]
+    monkeypatch.setattr(resume, "offset_bounds", lambda *_: {("t", 0): (0, 9)})
+    monkeypatch.setattr(resume, "read_until_end", lambda *_: iter(unread))
+    with pytest.raises(UnreadInputError, match=r"1 record.*t/0 from offset 7"):
+        resume.refuse_unread("job", [spec], Progress(Tracker(["t"])), {("t", 0): 0})
