@@ -9,6 +9,7 @@ from typing import ClassVar, Final
 
 from floodmark.producers.tables.table_history import delta_in_spark
 from floodmark.producers.tables.table_mark import TableMark
+from floodmark.schemas.errors import ContinueError
 from floodmark.spark_jobs.internals.connectors import is_delta
 from floodmark.spark_jobs.progress.published import StoredPosition
 from floodmark.spark_jobs.tables.table import MINUTE, Table
@@ -101,28 +102,34 @@ class DeltaTable(Table):
 
     @override
     def append(self, spark: SparkSession, rows: DataFrame, mark: TableMark) -> None:
-        with _transaction(spark, mark):
+        with self._transaction(spark, mark):
             rows.writeTo(self.sql).append()
 
     @override
     def merge(self, spark: SparkSession, statement: str, mark: TableMark) -> None:
-        with _transaction(spark, mark):
+        with self._transaction(spark, mark):
             spark.sql(statement)
 
-
-@contextmanager
-def _transaction(spark: SparkSession, mark: TableMark) -> Iterator[None]:
-    """Let the commit carry the mark; Delta refuses two commits of one batch, also at once."""
-    checkpoint_id = StoredPosition.of(str(mark.position)).checkpoint_id
-    settings = {
-        "commitInfo.userMetadata": mark.as_json(),
-        "write.txnAppId": f"floodmark/{mark.job}/{checkpoint_id}",
-        "write.txnVersion": str(mark.batch),
-    }
-    try:
-        for name, value in settings.items():
-            spark.conf.set(f"{_SETTINGS}.{name}", value)
-        yield
-    finally:
-        for name in settings:
-            spark.conf.unset(f"{_SETTINGS}.{name}")
+    @contextmanager
+    def _transaction(self, spark: SparkSession, mark: TableMark) -> Iterator[None]:
+        """Let the commit carry the mark; Delta skips a second commit of one batch, also at once, without an error."""
+        checkpoint_id = StoredPosition.of(str(mark.position)).checkpoint_id
+        settings = {
+            "commitInfo.userMetadata": mark.as_json(),
+            "write.txnAppId": f"floodmark/{mark.job}/{checkpoint_id}",
+            "write.txnVersion": str(mark.batch),
+        }
+        try:
+            for name, value in settings.items():
+                spark.conf.set(f"{_SETTINGS}.{name}", value)
+            yield
+        finally:
+            for name in settings:
+                spark.conf.unset(f"{_SETTINGS}.{name}")
+        newest = self.newest(spark)
+        if newest is None or newest.position != mark.position:
+            reason = (
+                f"Delta skips the commit of batch {mark.batch}, which it had before: RESTORE does not take that back"
+            )
+            new_output = "a new checkpoint_location with WriteOptions(start=Start(published='continue'))"
+            raise ContinueError(job=mark.job, output=f"table {self.name!r}", reason=reason, new_output=new_output)

@@ -256,6 +256,36 @@ def test_a_table_that_is_rolled_back_fails_the_job_which_then_has_two_ways_on(sp
     assert_exact(kind, place(kind), stream)
 
 
+@EACH_KIND
+def test_a_table_and_its_checkpoint_that_are_rolled_back_together_lose_no_row_in_silence(
+    spark, kafka, topic, place, start, checkpoint, kind
+):
+    """Delta keeps the number of the last batch over a RESTORE, and skips a commit with this number without an error."""
+    given, stream = topic(2), Stream.seeded(43, sources=2, steps=5)
+    stream.produce(kafka.config, given)
+    table = named_table(kind, place(kind))
+
+    def commits():
+        found = history_of(opened(kind, place(kind))).commits
+        return [commit.number for commit in found if TableMark.of(commit.properties) is not None]
+
+    job = start(given, table, per_batch=60)
+    until(lambda: fails(job) or (is_written(place(kind)) and len(commits()) >= 3), "three commits", _LIMIT)
+    job.stop()
+    then = commits()[-1]
+    shutil.copytree(f"{checkpoint}-first", f"{checkpoint}-copy")
+    start(given, table).awaitTermination(_LIMIT)
+    if kind == "delta":
+        spark.sql(f"RESTORE TABLE {table.sql} TO VERSION AS OF {then}")
+        with pytest.raises(ContinueError, match=r"Delta skips the commit of batch \d+, .*\(published='continue'\)\)"):
+            start(given, table, state="copy").awaitTermination(_LIMIT)
+        start(given, table, state="new", start=Start(published="continue")).awaitTermination(_LIMIT)
+    else:
+        spark.sql(f"CALL lake.system.set_current_snapshot('db.{place(kind).name}', {then})")
+        start(given, table, state="copy").awaitTermination(_LIMIT)
+    assert_exact(kind, place(kind), stream)
+
+
 def test_several_batches_are_one_commit_and_a_stop_commits_what_is_staged(kafka, topic, place, start):
     given, stream, seen = topic(2), Stream.seeded(33, sources=2, steps=5), []
     stream.produce(kafka.config, given)
