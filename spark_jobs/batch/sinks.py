@@ -161,8 +161,9 @@ class _KafkaSink(Sink):
 
         Call it once for each batch that is written.  ``rows``: the number of rows of each partition, if it is known.
         """
+        partitions = {topic: self._partitions(topic) for topic in {topic for topic, _ in late}}
         return [
-            *((topic, row.partition % self._partitions(topic), *row.record()) for topic, row in late),
+            *((topic, row.partition % partitions[topic], *row.record()) for topic, row in late),
             *(
                 (self._topic, partition, *mark_record(mark, [*headers, *published.headers(partition)]))
                 for partition, mark in self._next_marks(progress, rows)
@@ -330,7 +331,7 @@ class ExactlyOnceSink(_KafkaSink):
         """Tell whether the topic has the batch; another one with its number is of a newer copy of the checkpoint."""
         if batch_id > self._last:
             return False
-        if batch_id < self._last or self._read is None or not published.is_same_batch(self._read):
+        if batch_id < self._last or self._read is None or not published.is_same_batch(self._read, self._job):
             raise self._replaced(batch_id - 1)
         _log.info("job %s: batch %d is in %s already", self._job, batch_id, self._topic)
         return True
@@ -501,7 +502,7 @@ class StoredBatches:
         """
         if last is None or position.batch_id > last.batch_id:
             return False
-        if position.batch_id < last.batch_id or not position.published.is_same_batch(last.published):
+        if position.batch_id < last.batch_id or not position.published.is_same_batch(last.published, self.job):
             raise self._replaced(position.batch_id - 1)
         return True
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from floodmark.schemas.classify import Offsets
-from floodmark.schemas.completeness.position import TopicIds
+from floodmark.schemas.completeness.position import TopicIds, TopicUser
 from floodmark.schemas.records import READ_HEADER
 from floodmark.schemas.stored_format import require_format, restoring
 from floodmark.spark_jobs.progress.offsets import from_spark, to_spark
@@ -30,9 +30,13 @@ class Published:
     ran: int  # its watermark as Spark counts it, epoch milliseconds; 0: none
     ids: TopicIds = field(default_factory=TopicIds)
 
-    def is_same_batch(self, other: "Published") -> bool:
-        """Tell whether a batch of the same number was planned alike: the ids of topics may become known later."""
-        return (self.read, self.ran) == (other.read, other.ran)
+    def is_same_batch(self, stored: "Published", job: str) -> bool:
+        """Tell whether a stored batch of the same number was planned alike: the ids of topics may become known later.
+
+        It raises `RecreatedTopicError` if the stored one has read another topic of the same name.
+        """
+        TopicIds(stored.ids).compare(self.ids, TopicUser.job(job))
+        return (self.read, self.ran) == (stored.read, stored.ran)
 
     def headers(self, partition: int) -> list[tuple[str, bytes | None]]:
         """Return the headers for a mark in an output partition: only partition 0 has one."""

@@ -8,7 +8,7 @@ from functools import partial
 from floodmark.producers.clients.admin import TopicWatch
 from floodmark.producers.readers.replay import RetainedOffsets, retained_since
 from floodmark.schemas.classify import Partition
-from floodmark.schemas.completeness.position import TopicUser
+from floodmark.schemas.completeness.position import TopicIds, TopicUser
 from floodmark.schemas.errors import ContinueError, RetentionError, UsageError
 from floodmark.schemas.timestamps import milliseconds, to_datetime
 from floodmark.spark_jobs.progress.watermarks import WindowsClose, from_spark_watermark
@@ -40,6 +40,11 @@ class Needs:
             found |= retained_since(spec.connection.config(), spec.topics, since)
         return found
 
+    def compare(self, ids: TopicIds) -> None:
+        """Add the ids of the input topics, or raise `RecreatedTopicError` if one is not as known."""
+        for spec in self.specs:
+            TopicWatch(spec.connection.config(), spec.topics, ids, TopicUser.job(self.job))
+
     def _reach(self) -> int:
         if self.largest_window is None:
             if self.widths is None:
@@ -64,12 +69,13 @@ class Needs:
 
 def start_at_time(needs: Needs, time: int) -> StartPoint:
     """Start with the first record that results from ``time`` (epoch milliseconds) on may need."""
-    since = needs.since(time)
+    since, ids = needs.since(time), TopicIds()
+    needs.compare(ids)
     retained = needs.retained(since)
     for place, found in retained.items():
         if not found.is_complete:
             raise needs.deleted(place, _since(since), found, "give a later output_at")
-    return StartPoint({place: found.since for place, found in retained.items()}, output_at=time)
+    return StartPoint({place: found.since for place, found in retained.items()}, output_at=time, ids=ids)
 
 
 def start_after_published(
@@ -81,8 +87,7 @@ def start_after_published(
     if last.ended or published is None:
         reason = "it has ended there" if last.ended else "its marks do not have the offsets that it had read"
         raise refused(reason=reason)
-    for spec in needs.specs:
-        TopicWatch(spec.connection.config(), spec.topics, published.ids, TopicUser.job(needs.job))
+    needs.compare(published.ids)
     read, topics = published.read, {name for name, _ in published.read}
     ran = from_spark_watermark(published.ran, windows_close)
     since = 0 if ran is None or not needs.stateful else needs.since(ran)
@@ -105,7 +110,10 @@ def start_after_published(
             begins[place] = min(found.since, end)
     replayed, replay_watermark = (ends, published.ran) if needs.stateful else (None, 0)
     return StartPoint(
-        begins, replayed, replay_watermark, last.watermark, last.epoch, output_at=output_at, follows=last.batch
+        *(begins, replayed, replay_watermark, last.watermark, last.epoch),
+        output_at=output_at,
+        follows=last.batch,
+        ids=published.ids,
     )
 
 

@@ -55,7 +55,7 @@ def prepare_checkpoint(
     if start_point.first is not None:
         return
     checkpoint = snapshots.checkpoint
-    topics = ProgressFromTopics(spark, specs, start_point)
+    topics = ProgressFromTopics(spark, job, specs, start_point)
     topics.read_to(start_point.begins)
     _require_below(start_point, topics.progress.watermark)
     if start_point.output_at is not None and start_point.output_at > Clock().wall():

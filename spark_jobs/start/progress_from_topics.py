@@ -4,8 +4,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from floodmark.producers.clients.admin import offset_bounds
+from floodmark.producers.clients.admin import TopicWatch, offset_bounds
 from floodmark.schemas.classify import AnyMark, Data, Offsets, classify
+from floodmark.schemas.completeness.position import TopicIds, TopicUser
 from floodmark.schemas.counts import RecordCounts
 from floodmark.schemas.records import KEY_PREFIX
 from floodmark.schemas.tracker import Tracker
@@ -25,8 +26,11 @@ class ProgressFromTopics:
     time holds the watermark.
     """
 
-    def __init__(self, spark: SparkSession, specs: Sequence[SourceSpec], start_point: StartPoint) -> None:
+    def __init__(self, spark: SparkSession, job: str, specs: Sequence[SourceSpec], start_point: StartPoint) -> None:
         self._spark, self._specs = spark, specs
+        ids = TopicIds(start_point.ids)
+        for spec in specs:  # a start that resumes after a crash may have offsets of an earlier topic
+            TopicWatch(spec.connection.config(), spec.topics, ids, TopicUser.job(job))
         bounds = {
             place: bound
             for spec in specs
@@ -43,6 +47,7 @@ class ProgressFromTopics:
             epoch=start_point.epoch,
             record_counts=RecordCounts({place for place, offset in replayed.items() if offset > 0}),
         )
+        self.progress.topic_ids = ids
         self.progress.resume(
             now=time.time_ns() // 1_000_000,
             percentile=any(spec.percentile is not None for spec in specs),

@@ -1,8 +1,8 @@
 """Where a job starts reading, as a value that its checkpoint stores."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from math import ceil
 from typing import Final
 
@@ -30,6 +30,8 @@ class StartPoint:
     first: int | None = None  # the first batch that may have results; ``None``: the checkpoint is not prepared yet
     follows: tuple[str, int] | None = None
     """The last published batch: the id of its checkpoint and its number; ``None``: none, or unknown."""
+    ids: Mapping[str, str] = field(default_factory=dict)
+    """The ids of the input topics; the offsets are only valid with them."""
 
     @property
     def records(self) -> int:

@@ -4,7 +4,8 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from floodmark.schemas.errors import ContinueError, ReplacedCheckpointError
+from floodmark.schemas.completeness.position import TopicIds
+from floodmark.schemas.errors import ContinueError, RecreatedTopicError, ReplacedCheckpointError
 from floodmark.spark_jobs.batch.sinks import ExactlyOnceWriter, StoreSink
 from floodmark.spark_jobs.progress.published import Published
 
@@ -27,9 +28,12 @@ def job(store, checkpoint="first", committed=range(0), may_follow=lambda _: True
     """Start a job, and return its step: write the rows of a batch."""
     sink = StoreSink(store, "totals", checkpoint, lambda: committed, may_follow)
     sink.open()
-    return lambda rows, batch, end=0: sink.commit(
-        rows, batch, SimpleNamespace(output=None), Published({("clicks", 0): end}, 0), {}, 1
-    )
+
+    def step(rows, batch, end=0, ids=()):
+        published = Published({("clicks", 0): end}, 0, TopicIds(ids))
+        sink.commit(rows, batch, SimpleNamespace(output=None), published, {}, 1)
+
+    return step
 
 
 def test_a_store_takes_each_batch_once_over_restarts():
@@ -37,6 +41,17 @@ def test_a_store_takes_each_batch_once_over_restarts():
     for rows, batch in (("a", 0), ("b", 1), ("b again", 1), ("c", 2)):
         job(store)(rows, batch)
     assert store.batches == ["a", "b", "c"]
+
+
+def test_a_stored_batch_of_a_topic_that_was_made_anew_is_not_taken_for_the_same():
+    """Killed between the store's commit and Spark's, with the first batch of a checkpoint."""
+    store = Store()
+    job(store)("a", 0, ids={"clicks": "Xq3"})
+    job(store)("a", 0, ids={"clicks": "Xq3", "views": "known later"})
+    with pytest.raises(RecreatedTopicError) as caught:
+        job(store)("b", 0, ids={"clicks": "b7A"})
+    assert (caught.value.known, caught.value.found) == ("Xq3", "b7A")
+    assert store.batches == ["a"]
 
 
 def test_a_job_that_begins_at_a_time_ran_a_batch_before():

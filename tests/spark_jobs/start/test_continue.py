@@ -20,6 +20,7 @@ from floodmark.schemas.errors import (
     JobFailedError,
     MissingSnapshotError,
     PublishedError,
+    RecreatedTopicError,
     ReplacedCheckpointError,
     RetentionError,
     UnsupportedQueryError,
@@ -32,7 +33,7 @@ from floodmark.spark_jobs.internals.checkpoint import Checkpoint
 from floodmark.spark_jobs.start import job_output, prepare_checkpoint
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import WIDTH, counted, read_events, windowed
-from support.harness import COUNT, Stream, delete_before, drain, records_by_partition, until, window_counts
+from support.harness import COUNT, Stream, delete_before, drain, records_by_partition, recreate, until, window_counts
 from support.injection import open_transaction, until_readable
 from support.query_cases import lost_case
 from support.trial import differences, run
@@ -103,6 +104,22 @@ def test_it_goes_on_behind_what_is_published_whatever_became_of_the_start(
         counted(windowed(source(given)), out, checkpoint)
     assert again.counts["records"] < sum(map(len, records_by_partition(kafka.config, given).values()))
     assert_exact(kafka, out, whole)
+
+
+@pytest.mark.parametrize("how", [AGAIN, Start(output_at=to_datetime(100_000), published="repeat")])
+def test_a_start_that_was_killed_refuses_a_topic_that_was_made_anew_meanwhile(
+    kafka, source, checkpoint, published, topic, monkeypatch, how
+):
+    whole, _, given, out = published
+    target, place = (out if how is AGAIN else topic(1)), f"{checkpoint}-new"
+    with monkeypatch.context() as patch:
+        failing(patch, prepare_checkpoint, "_plan_first", 1)
+        with pytest.raises(InterruptedError):
+            counted(windowed(source(given)), target, place, start=how)
+    recreate(kafka.config, given, 2)
+    whole.produce(kafka.config, given)
+    with pytest.raises(RecreatedTopicError):
+        counted(windowed(source(given)), target, place, start=how)
 
 
 def test_a_start_that_failed_before_its_first_write_does_not_continue_after_others_have_written(

@@ -38,7 +38,9 @@ def test_the_batches_of_a_replay_read_all_once_and_only_the_last_one_has_a_water
 def test_a_checkpoint_keeps_it(tmp_path):
     files = LocalFiles(tmp_path)
     assert stored(files) is None
-    start_point = StartPoint({("t", 0): 5}, {("t", 0): 11}, 70, 60, 3, most=9, output_at=12, follows=("old", 8))
+    start_point = StartPoint(
+        {("t", 0): 5}, {("t", 0): 11}, 70, 60, 3, most=9, output_at=12, follows=("old", 8), ids={"t": "Xq3"}
+    )
     store(files, start_point)
     assert stored(files) == start_point
     files.write("floodmark/start.json", '{"begins": ')
