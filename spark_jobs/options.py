@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import NoneType
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import Membership, membership_of
@@ -14,6 +14,12 @@ from floodmark.spark_jobs.progress.watermarks import WindowsClose
 from floodmark.spark_jobs.queries.source_options import check_source_options
 from floodmark.spark_jobs.reading.security import Client
 from floodmark.spark_jobs.start.start_options import Start
+
+_ARGUMENTS: Final = {
+    "kafka.bootstrap.servers": "the address as WriteOptions(bootstrap_servers=)",
+    "topic": "the topic as write(topic=)",
+}
+"""Options of Spark's Kafka sink that would move the rows, but not the marks."""
 
 Delivery = Literal["exactly-once", "exactly-once-executors", "at-least-once"]
 
@@ -113,6 +119,10 @@ class WriteOptions:
             if getattr(self, name) is not None:
                 duration_of(getattr(self, name), name)
         membership_of(self.membership, "WriteOptions")
+        for name in self.sink_options:
+            if (instead := _ARGUMENTS.get(name.lower())) is not None:
+                reason = f"sink option {name}: pass {instead}, for rows and marks alike"
+                raise UsageError(reason=reason)
         UsageError.unless_type("start", self.start, Start, "Start(...), such as Start(published='continue')")
         UsageError.unless_type("on_batch", self.on_batch, (Callable, NoneType), "a function")
         for name, allowed in (("delivery", get_args(Delivery)), ("windows_close", get_args(WindowsClose))):

@@ -30,6 +30,12 @@ from floodmark.spark_jobs import ReadOptions, WriteOptions
             (ReadOptions, {"source_options": {name: "latest"}}, f"source option {name}: .* Correct the name")
             for name in ("startingOffset", "max.poll.records")
         ),
+        (WriteOptions, {"sink_options": {"Topic": "t"}}, r"sink option Topic: pass the topic as write\(topic=\)"),
+        (
+            WriteOptions,
+            {"sink_options": {"kafka.bootstrap.servers": "k:9092"}},
+            r"as WriteOptions\(bootstrap_servers=\)",
+        ),
         (WriteOptions, {"watermark_hold": timedelta(seconds=-1)}, "watermark_hold is .*, expected 0 or more"),
         (
             WriteOptions,
