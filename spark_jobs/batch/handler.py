@@ -196,7 +196,7 @@ class BatchHandler:
             raise
 
     def _fail(self, error: BaseException) -> None:
-        self.failure = error
+        self.failure = self.failure or error
         self.lookahead.close()
         self.sink.close()
         clear_frames(error.__traceback__)  # their variables would hold the query
@@ -228,8 +228,9 @@ class BatchHandler:
             self.sink.check()
             self._check_topics()
         except FloodmarkError as error:
+            self.failure = error
+            self.stopping.stop()  # it may look ahead: close its clients when it has stopped
             self._fail(error)
-            self.stopping.stop()
 
     def _lacks_marks(self) -> bool:
         """Tell whether the batch ends before the marks that its watermark rests on."""
