@@ -250,10 +250,12 @@ def preview(result: DataFrame, *, wait: timedelta = timedelta(seconds=30), rows:
 
     with TemporaryDirectory(prefix="floodmark-preview-", ignore_cleanup_errors=True) as directory:
         job = write(result, writer=keep, job="preview", checkpoint_location=directory)
-        while job.isActive and not job.ended and not enough.wait(_POLL):
-            if began and time.monotonic() >= began[0] + seconds:
-                break
-        job.stop()
+        try:
+            while job.isActive and not job.ended and not enough.wait(_POLL):
+                if began and time.monotonic() >= began[0] + seconds:
+                    break
+        finally:
+            job.stop()
     failure = job.exception()
     if failure is not None:
         raise failure

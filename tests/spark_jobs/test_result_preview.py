@@ -9,7 +9,7 @@ from tempfile import gettempdir
 import pytest
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.schemas.errors import JobFailedError, UsageError
-from floodmark.spark_jobs import preview
+from floodmark.spark_jobs import Job, preview
 from floodmark.spark_jobs.batch.handler import BatchHandler
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import WIDTH, read_events, windowed
@@ -43,6 +43,19 @@ def test_all_windows_of_an_input_that_has_ended(kafka, topic, result, capsys):
     assert len(rows) == len(stream.windows(WIDTH))
     assert last == f"{len(rows)} rows, the input has ended"
     assert set(Path(gettempdir()).glob("floodmark-preview-*")) == before
+
+
+def test_an_interrupt_stops_its_job(spark, kafka, topic, result, monkeypatch):
+    given = topic(1)
+    Stream.seeded(22).produce(kafka.config, given, end=False)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Job, "isActive", property(interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        preview(result(given), wait=_WAIT)
+    assert not spark.streams.active
 
 
 def test_it_stops_when_it_has_enough_rows(kafka, topic, result, capsys):
