@@ -20,8 +20,7 @@ class PolicyFit:
         self._policy = policy
         self._substreams = substreams
         self.first: int | None = None  # the first event time, epoch milliseconds
-        self.doubted = 0  # number of first event times that all look like a longer unit
-        self._plausible = False
+        self.doubted = 0  # number of event times, if all so far look like a longer unit
         self._distances: list[tuple[int, int]] = []  # of each event from its arrival, and from the largest time
         self._outcomes: Counter[Outcome] = Counter()
         self._keyless = 0
@@ -43,10 +42,9 @@ class PolicyFit:
         Times are epoch milliseconds; ``behind``: how far below the largest event time so far.  ``per_millisecond``: of
         the format.  ``keyless``: the event lacks what should tell its substream.
         """
-        if not self._plausible:
+        if self.first is None or self.doubted:
             self.first = event_time if self.first is None else self.first
-            self._plausible = not are_seconds(event_time, arrival, per_millisecond)
-            self.doubted += not self._plausible
+            self.doubted = self.doubted + 1 if are_seconds(event_time, arrival, per_millisecond) else 0
         self._distances.append((arrival - event_time, behind))
         self._outcomes[outcome] += 1
         self._keyless += keyless
@@ -56,7 +54,7 @@ class PolicyFit:
     @property
     def looks_like_seconds(self) -> bool:
         """Whether all event times so far look like a longer unit, such as seconds that were read as milliseconds."""
-        return self.first is not None and not self._plausible
+        return self.doubted > 0
 
     def doubt(self, about: str) -> str:
         """Return why the times look wrong; ``about``: how they are read."""

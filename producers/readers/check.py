@@ -39,7 +39,7 @@ def findings(
     while known < size:
         for record in read_until_end(config, {(topic, number): OFFSET_BEGINNING for number in range(known, size)}):
             held += _judge(checker, record, values, fit)
-            if fit.looks_like_seconds and fit.doubted >= _DOUBTED:
+            if fit.doubted >= _DOUBTED:
                 raise _other_unit(values, fit)
             if not fit.looks_like_seconds:
                 yield from held
