@@ -50,6 +50,10 @@ except ImportError as error:
     assert "pip install '.[spark]' in the checkout" in str(error)
 else:
     raise AssertionError("read needs Spark")
+found = {}
+exec("from floodmark import *", found)
+assert "WatermarkedProducer" in found and "read" not in found
+assert "WatermarkedProducer" in dir(floodmark)
 del sys.modules["pyspark"]
 for package in (producers, schemas, spark_jobs):
     for name in package.__all__:
