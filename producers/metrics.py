@@ -275,14 +275,18 @@ class PrometheusExporter:
             yield family
 
 
-def serve_metrics(port: int, registry: Any = None) -> PrometheusExporter:  # noqa: ANN401  # of an extra
-    """Serve Prometheus metrics on a port of the loopback address; `UsageError` if that is in use, or is no port."""
+def serve_metrics(port: int | str, registry: Any = None) -> PrometheusExporter:  # noqa: ANN401  # of an extra
+    """Serve Prometheus metrics on a port of the loopback address; `UsageError` if that is in use, or is no port.
+
+    ``port``: a number, or an address and a number: ``"0.0.0.0:9108"``, for a Prometheus on another machine.
+    """
     exporter = PrometheusExporter(registry)
+    address, _, number = str(port).rpartition(":")
     from prometheus_client import start_http_server  # noqa: PLC0415  # an extra
 
     try:
-        start_http_server(port, addr="127.0.0.1", registry=exporter.registry)
-    except (OSError, OverflowError, TypeError) as error:
+        start_http_server(int(number), addr=address.strip("[]") or "127.0.0.1", registry=exporter.registry)
+    except (OSError, OverflowError, ValueError) as error:
         exporter.registry.unregister(exporter)
         raise UsageError(reason=f"metrics cannot be served on port {port}: {error}; choose another") from error
     return exporter

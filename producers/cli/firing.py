@@ -136,7 +136,7 @@ def fire_periods(  # noqa: PLR0913  # each is an option of the command line
     judges: bool,
     pace: Pace,
     position_topic: str,
-    metrics_port: int | None,
+    metrics_port: str | None,
     until_end: bool,
     dry_run: bool,
     as_json: bool,

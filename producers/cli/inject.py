@@ -40,7 +40,7 @@ def injection_line(injector: Injector | InjectorGroup) -> str:
         return f"{read}, none to read yet; {place}" + ("" if watermark is None else " by the clock")
     totals = "; since the first run " if injector.outcomes.total() > injector.counts["records"] else ", "
     if isinstance(injector, InjectorGroup) and injector.partitions:
-        totals = "; its partitions since the first run: "
+        totals = "; its present partitions, since the first run: "
     return f"{read}{outcomes and totals}{outcomes}; {place}{trouble}"
 
 
@@ -74,7 +74,7 @@ def run_injection(  # noqa: PLR0913  # each is an option of the command line
     decisions_from: str | None,
     reset: bool,
     alignment: Alignment | None,
-    metrics_port: int | None,
+    metrics_port: str | None,
     until_end: bool,
     end: bool,
     as_json: bool,
@@ -83,9 +83,9 @@ def run_injection(  # noqa: PLR0913  # each is an option of the command line
     injector: Injector | InjectorGroup
     with stop_on_signals() as stop:
         decisions = None if decisions_from is None else decisions_of(settings, decisions_from, injection.source)
+        exporter = None if metrics_port is None else serve_metrics(metrics_port)
         if create:
             _create_target(injection, settings, injection.dropped_to, None if alignment is None else alignment.topic)
-        exporter = None if metrics_port is None else serve_metrics(metrics_port)
         (require_input if reset else require_start)(injection, settings)  # before one that runs is fenced
         if group is None:
             injector = Injector(injection, settings, decisions=decisions, reset=reset, alignment=alignment)

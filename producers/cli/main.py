@@ -233,7 +233,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
         ),
     ] = False,
     config: ConfigFile = None,
-    metrics_port: Annotated[int | None, _running("Serve Prometheus metrics on this loopback port.")] = None,
+    metrics_port: Annotated[str | None, _running("Serve Prometheus metrics: 9108, or 0.0.0.0:9108.")] = None,
     json: Annotated[
         bool, _running("Print a JSON line after each transaction; outcomes count since the first run.", "--json")
     ] = False,

@@ -69,7 +69,7 @@ def trigger(  # noqa: PLR0913  # each is an option of the command line
     until_end: Annotated[bool, _running("Stop at the current end of the topics.", "--until-end")] = False,
     dry_run: Annotated[bool, _running("Show what would fire now; fire and store nothing.", "--dry-run")] = False,
     config: ConfigFile = None,
-    metrics_port: Annotated[int | None, _running("Serve Prometheus metrics on this loopback port.")] = None,
+    metrics_port: Annotated[str | None, _running("Serve Prometheus metrics: 9108, or 0.0.0.0:9108.")] = None,
     json: Annotated[bool, _running("Print each event as a JSON line.", "--json")] = False,
 ) -> None:
     """Fire once for each complete period of topics or tables: a POST, a command, a _SUCCESS file, Airflow or Dagster.

@@ -44,13 +44,15 @@ def test_an_unknown_watermark_has_no_delay_in_any_form():
 
 def test_they_are_served_on_loopback():
     port = free_port()
-    serve_metrics(port).update(Metrics("source", "web", records=3))
+    serve_metrics(f"127.0.0.1:{port}").update(Metrics("source", "web", records=3))
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         assert b'floodmark_records_total{kind="source",name="web",topic=""} 3.0' in answer.read()
     with pytest.raises(UsageError, match="port must be 0-65535"):
         serve_metrics(65_536, CollectorRegistry())
     with pytest.raises(UsageError, match="another"):
         serve_metrics(port, CollectorRegistry())
+    with pytest.raises(UsageError, match="invalid literal"):
+        serve_metrics("127.0.0.1", CollectorRegistry())
     with pytest.raises(UsageError, match="has an exporter already"):
         serve_metrics(free_port())
 
