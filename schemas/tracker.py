@@ -26,7 +26,7 @@ from floodmark.schemas.topic_state import TopicState
 
 FORMAT: Final = 1
 START_OR_INJECT: Final = (
-    "if jobs or a WatermarkedProducer write to this topic, start them. Otherwise, copy it with floodmark inject"
+    "if jobs, injectors or a WatermarkedProducer write to this topic, start them. If not, copy it with floodmark inject"
 )
 UNMARKED: Final = f"no watermark record (mark) was read yet: {START_OR_INJECT}"
 """The reason of a `Hold` by a topic without marks."""

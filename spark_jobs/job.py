@@ -307,6 +307,8 @@ class Job:
     def _held(self) -> str:
         if self._handler.stopping.last_batch is None and not self.counts["records"]:
             return "no batch yet"
+        if self.watermark == END_OF_TIME:
+            return "all input has ended, and the last results are not written yet"
         held = "; ".join(hold.sentence for hold in self.holders()[:3])
         return held or f"watermark {iso(self.watermark)}, held by no source"
 

@@ -470,10 +470,10 @@ def _kafka_sink(
         before = Predecessors(identity.job, last_marks(config, topic, time.time_ns() // 1_000_000))
         if (advice := before.advice(source.membership, wall=0)) is not None:
             more = (
-                "A job has membership= in its WriteOptions. If one of them is this job under another name, each result "
-                "is written again: give job= that name"
+                ". A job has membership= in its WriteOptions. If one of them is this job under another name, each "
+                "result is written again: give job= that name"
             )
-            _log.warning("job %s, topic %r: %s. %s", identity.job, topic, advice, more)
+            _log.warning("job %s, topic %r: %s%s", identity.job, topic, advice, more if before.others else "")
     if options.delivery != "at-least-once":
         shards = spark.sparkContext.defaultParallelism if options.delivery == "exactly-once-executors" else None
         return ExactlyOnceSink(config, topic, source, identity.checkpoint_id, start.may_follow, shards=shards)

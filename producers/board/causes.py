@@ -62,8 +62,10 @@ _WORDS: Final = {
     ),
     Cause.SILENT_HERE: _Words(
         "it sends marks to other partitions, and no longer to this one",
-        "{0} runs: do not restart it. An injector waits for an open transaction in this partition of its input: find "
-        "the program that has not committed it. Otherwise, check whether Kafka accepts the records of {0} there",
+        "if {0} is a group of injectors, a member may have died: start it again, or wait until the others have its "
+        "partitions (session.timeout.ms, 45 s). An injector waits for an open transaction in this partition of its "
+        "input: find the program that has not committed it. Otherwise {0} runs: do not restart it, but check whether "
+        "Kafka accepts its records there",
     ),
     Cause.DELETED: _Words(
         "it has stopped, and Kafka has deleted {older} records of {newer} that it has not read",
@@ -81,9 +83,9 @@ _WORDS: Final = {
     ),
     Cause.NO_EVENTS: _Words(
         "it sends marks but no records there, and its watermark does not advance",
-        "check why {0} has no events there. An injector's watermark follows the clock again while it runs, behind by "
-        "--late, its pauses, and the age of the last record at its first start. If another source expects no events, "
-        "call mark_idle(), or use with_idleness() as its strategy",
+        "check why {0} has no events there. If it expects none, call mark_idle(), or use with_idleness() as its "
+        "strategy. An injector's watermark follows the clock again while it runs, behind by --late, its pauses, and "
+        "the age of the last record at its first start",
         "job {0} reads input and writes nothing: read its log, and check how long its windows are",
     ),
     Cause.NO_PROMISE: _Words(
@@ -103,7 +105,8 @@ _WORDS: Final = {
     Cause.REWOUND: _Words(
         "its watermark is lower than before: an earlier run had {older}",
         "{0} restarted with a lower watermark. Its records below the old watermark are late until it has caught up. "
-        "If the old one was ahead of the clock, run floodmark why on the output topic of each job that reads {0}",
+        "If the old watermark was ahead of the clock, jobs that read {0} may be ahead, too: run floodmark why on their "
+        "output topics",
     ),
     Cause.SLOW: _Words(
         "its watermark rises more slowly than the clock",
@@ -112,7 +115,8 @@ _WORDS: Final = {
     ),
     Cause.NOTHING_PROMISED: _Words(
         "it has no watermark yet",
-        "{0} has a watermark after its first event with a readable time, or after advance()",
+        "{0} has a watermark after its first event with a readable time, or after advance(). An injector waits for "
+        "open transactions in its input",
         "job {0} has a watermark when its inputs have one and its first batches are done",
     ),
     Cause.TOO_FEW_MARKS: _Words("it has sent too few marks to judge", "wait for ten marks of {0}"),

@@ -37,7 +37,8 @@ def _look_up(setting: str, place: re.Match[str]) -> str:
             return Path(path, key).read_text(encoding="utf-8")
         return properties(Path(path).read_text(encoding="utf-8"), path)[key]
     except (KeyError, OSError, TypeError) as error:
-        reason = f"setting {setting!r}: nothing is found at {place.group()} ({type(error).__name__})"
+        why = "it is not set" if isinstance(error, KeyError) else f"it cannot be read: {type(error).__name__}"
+        reason = f"setting {setting!r}: nothing is found at {place.group()}: {why}"
         raise UsageError(reason=reason) from error
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from math import ceil
 from typing import Final
 
 from confluent_kafka import Consumer, TopicPartition
@@ -126,7 +125,7 @@ def look_ahead(consumer: Consumer, preview: Preview, limit: int) -> list[Record]
 
 def _sample(consumer: Consumer, preview: Preview) -> None:
     """Take the same number of records from each partition, 1,000 in all; fewer from a shorter one."""
-    left = dict.fromkeys(preview.partitions, ceil(1_000 / len(preview.partitions)))
+    left = dict.fromkeys(preview.partitions, max(1, 1_000 // len(preview.partitions)))
     deadline = Deadline(_PATIENCE)
     while left and not deadline.passed:
         for record in consume(consumer, 0.2, sum(left.values())):

@@ -245,7 +245,7 @@ def reset_target(config: Config, injection: Injection) -> int:
         _log.warning(
             "injector %r: --reset deleted %s records of %r, and copies its input again. Jobs that have read the "
             "deleted records count them twice. Start these jobs over, with a new checkpoint_location and an empty "
-            "output; consumers with a new group, triggers with a new --name",
+            "output; consumers without a position (others with a new group), triggers with a new --name",
             *(injection.source, f"{data.total():,}", topic),
         )
     return max((epoch for epochs in counted.values() for epoch in epochs), default=0)

@@ -109,7 +109,9 @@ class WatermarkedConsumer(Closing):
     def _read(self, timeout: float) -> None:
         cut, self._cut = ", ".join(self._cut), []
         if cut:
-            _log.warning("Kafka has deleted the records before %s: the first windows may lack rows", cut)
+            _log.warning(
+                "Kafka has deleted the records before %s (inject --reset?): the first windows may lack rows", cut
+            )
         for record in self._unfinished or self._observer.poll(timeout):
             self._unfinished = [record]  # still there where the caller's event_time raises
             said = self._reader.take(record)

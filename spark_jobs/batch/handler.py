@@ -435,7 +435,7 @@ def _stop_all() -> None:
         with suppress(Exception):  # the session may be gone
             if handler.is_running:
                 if handler.failure is None:
-                    advice = "call its awaitTermination() to wait for the end of its input"
+                    advice = "its input has not ended. To wait for that, call awaitTermination() without a timeout"
                     _log.warning("job %s is stopped, because the program ends: %s", handler.identity.job, advice)
                 handler.stop(_PATIENCE)
             else:

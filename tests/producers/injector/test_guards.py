@@ -432,7 +432,7 @@ def test_reset_begins_anew_where_nothing_else_is_lost(kafka, topic, caplog):
     assert "--reset" not in caplog.text
     run(kafka, loose, reset=True)
     assert f"--reset deleted 2 records of {marked!r}, and copies its input again. Jobs" in caplog.text
-    assert "consumers with a new group, triggers with a new --name" in caplog.text
+    assert "consumers without a position (others with a new group), triggers with a new --name" in caplog.text
     data, marks, _ = look(kafka, marked)
     assert times(data) == [(NOW + 5, NOW + 5), (NOW, NOW)], "once, and as the new policy has it"
     assert len({mark.record.epoch for mark in marks}) == 1
