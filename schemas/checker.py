@@ -80,7 +80,6 @@ class _Source:
 
     last: WatermarkRecord
     watermark: int | None = None  # the highest of this epoch
-    is_unread: bool = False  # whether its last mark is unreadable: the source may be active again
     hashes: OrderedDict[tuple[int, int], int] = field(default_factory=OrderedDict)
     """Hashes of its last marks, by epoch and sequence."""
 
@@ -91,6 +90,7 @@ class _Partition:
     last_offset: int | None = None
     reached: int | None = None  # the highest watermark that it ever had
     clocks: dict[int, LeaseClock] = field(default_factory=dict)  # by length of lease
+    unread: set[str] = field(default_factory=set)  # known sources whose last mark is unreadable: they may be active
 
     def is_active(self, name: str) -> bool:
         """Tell whether the last mark of a source says so, and its lease has not run out."""
@@ -158,9 +158,8 @@ class Checker:
         state.last_offset = offset
         self._combined.clear()  # the membership and the absent sources are the same in all partitions
         if isinstance(mark, Unreadable):
-            source = state.sources.get(mark.source or "")
-            if source is not None:
-                source.is_unread = True
+            if mark.source is not None and any(mark.source in part.sources for part in self._partitions.values()):
+                state.unread.add(mark.source)
             return [Finding(Fault.UNREADABLE_MARK, partition, offset, None, mark.reason)]
         self.records["marks"] += 1
         found = [
@@ -174,8 +173,10 @@ class Checker:
         record, header = mark.record, dict(mark.headers or []).get(HEADER)
         if header not in {FORMAT_VERSION, FORMAT_VERSION.decode()}:
             yield Fault.MISSING_HEADER, f"mark {record.sequence} has header {header!r}, expected {FORMAT_VERSION!r}"
-        yield from self._membership(record, state)
-        self._reach[record.source] = max(self._reach.get(record.source, 0), record.partitions, mark.partition + 1)
+        source = state.sources.get(record.source)
+        if source is None or record.epoch >= source.last.epoch:  # readers ignore the others
+            yield from self._membership(record, state)
+            self._reach[record.source] = max(self._reach.get(record.source, 0), record.partitions, mark.partition + 1)
         yield from self._statement(state, mark, hash(encode_watermark(record)))
         if self._record_counts is not None:
             for found in self._record_counts.on_mark(record, topic="", partition=mark.partition, offset=mark.offset):
@@ -223,7 +224,8 @@ class Checker:
             yield Fault.REGRESSING_MARK, f"watermark {iso(record.watermark)} follows {iso(source.watermark)}"
         elif record.watermark is not None:
             source.watermark = record.watermark
-        source.last, source.is_unread = record, False
+        source.last = record
+        state.unread.discard(record.source)
         self._tick(state, mark, anew=record.epoch > last.epoch)
 
     def _tick(self, state: _Partition, mark: Mark, *, anew: bool) -> None:
@@ -256,7 +258,7 @@ class Checker:
             if len(members) + len(absent) < self._sizes.get(self._version, 1):
                 watermark, ended = None, False
             else:
-                unread = any(source.is_unread for source in members.values())
+                unread = not state.unread.isdisjoint({*members, *absent})
                 active = [source.watermark for name, source in members.items() if state.is_active(name)]
                 watermark = None if unread else lowest(active)
                 ended = all(source.last.status is Status.ENDED for source in members.values())

@@ -55,6 +55,25 @@ def check(*log, partitions=1):
 SOUND = [10, said("a", 10, 0, 1, size=2), 12, said("b", 11, 0, 1, size=2), 11, said("a", 20, 1, 2, size=2)]
 
 
+def test_a_zombie_of_another_membership_hides_no_late_row():
+    log = [said("a", 10, 0, epoch=2), said("a", 5, 0, epoch=1, version=2), said("a", 20, 1, epoch=2), 15]
+    assert [one.fault for one in check(*log)] == [Fault.ZOMBIE, Fault.LATE_ROW]
+
+
+def test_an_unreadable_mark_of_a_source_that_is_known_in_another_partition_holds_the_watermark():
+    checker = Checker()
+    for partition, record in (
+        (0, said("b", 10, 0, size=2, status=Status.IDLE)),
+        (0, said("a", 10, 0, size=2, partitions=2)),
+    ):
+        checker.mark(classify("t", partition, checker.records["marks"], 0, *mark_record(record)))
+    key, _, headers = mark_record(said("b", 10, 1, size=2))
+    unread = checker.mark(classify("t", 1, 0, 0, key, b"?", headers))
+    checker.mark(classify("t", 1, 1, 0, *mark_record(said("a", 20, 1, size=2, partitions=2))))
+    assert [one.fault for one in unread] == [Fault.UNREADABLE_MARK]
+    assert checker.data(1, 2, 15) == []
+
+
 def test_a_sound_log_has_no_fault():
     assert check(*SOUND) == []
 
