@@ -20,6 +20,7 @@ class Cause(StrEnum):
     BUFFERED = "buffered"
     REWOUND = "rewound"
     SLOW = "slow"
+    RESTARTS = "restarts"
     NOTHING_PROMISED = "nothing promised"
     TOO_FEW_MARKS = "too few marks"
     UNREADABLE = "unreadable"
@@ -112,6 +113,11 @@ _WORDS: Final = {
         "its watermark rises more slowly than the clock",
         "{0} does not keep up: check what it waits for, or divide its work among more sources",
         "job {0} does not keep up: add partitions or cores, or allow larger batches",
+    ),
+    Cause.RESTARTS: _Words(
+        "it has restarted three times within two minutes",
+        "read the log of {0}: it fails, or two processes use its name and stop each other. Then stop one of the two",
+        "read the log of job {0}: it fails, or runs twice, and the two stop each other. Then stop one of the two",
     ),
     Cause.NOTHING_PROMISED: _Words(
         "it has no watermark yet",
@@ -208,14 +214,16 @@ def cause_of(history: History, verdict: Health | None, now: int, *, lives: bool 
     if verdict is None:
         waits = history.is_active and history.watermark is None
         return Cause.NOTHING_PROMISED if waits else Cause.TOO_FEW_MARKS
-    if verdict is Health.STALL or (verdict is Health.WARN and history.stands):
+    often = history.restarts_often(now)
+    if verdict is Health.STALL or (verdict is Health.WARN and history.stands and not often):
         return _of_a_stall(history)
     if verdict is Health.FENCED:
         return Cause.TWINS if history.lives(now) else Cause.ZOMBIE
     if verdict is Health.TIME:
         return Cause.SECONDS if history.is_in_seconds(now) else Cause.FUTURE
     silent = Cause.SILENT_HERE if lives else Cause.SILENT
-    return {Health.STOP: silent, Health.REWIND: Cause.REWOUND, Health.WARN: Cause.SLOW}.get(verdict)
+    warned = Cause.RESTARTS if often else Cause.SLOW
+    return {Health.STOP: silent, Health.REWIND: Cause.REWOUND, Health.WARN: warned}.get(verdict)
 
 
 def _of_a_stall(history: History) -> Cause:

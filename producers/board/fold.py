@@ -383,7 +383,7 @@ def _placed(
     found = [views[name] for name in named if name in views]
     if row.cause is Cause.SILENT and (why := _of_silence(found, marks, row.source or "")) is not None:
         return replace(row, cause=why[0], reason=why[1])
-    if row.verdict not in {Health.WARN, Health.STALL}:
+    if row.verdict not in {Health.WARN, Health.STALL} or row.cause is Cause.RESTARTS:
         return row
     holders = [row for view in found for row in view.held_by if row.cause is not Cause.TWINS]  # twins hold no watermark
     worst = max((row.verdict for row in holders), key=severity, default=Health.OK)

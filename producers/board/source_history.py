@@ -36,6 +36,10 @@ _BEGINNING: Final = 2_000  # milliseconds of silence to allow a source with few 
 
 _RESTART: Final = 60_000  # milliseconds of silence to allow after the first mark of a restart
 
+_RESTARTS: Final = 3  # as many within `_OFTEN` milliseconds are no deployment
+
+_OFTEN: Final = 120_000
+
 _SLOW: Final = 5_000  # milliseconds of lag that may come and go, as at a start
 
 _AHEAD: Final = 300_000  # milliseconds that a watermark may be ahead of the clock: clocks of machines differ
@@ -50,7 +54,7 @@ class Health(StrEnum):
     """The verdict on a source in a partition; ``None`` instead: its marks are too few to tell."""
 
     OK = "OK"  # the watermark advances or is not behind the clock, or the source is idle or ended
-    WARN = "WARN"  # its lag is over 5 s, grew over ten marks, and shrank at none; or an injector has no new events
+    WARN = "WARN"  # its lag is over 5 s, and never shrank over ten marks; an injector has no events; many restarts
     REWIND = "REWIND"  # the watermark is lower than before: rows between the two are late
     UNCOUNTED = "UNCOUNTED"  # more sources write to the topic than its membership counts
     STALL = "STALL"  # the watermark did not advance over ten marks, and for longer than it lately did
@@ -123,6 +127,7 @@ class History:
         self.seen = 0  # log time of the last mark, or when it was read if that is later, epoch milliseconds
         self.retired = False  # whether readers ignored the last mark, because its membership is too old
         self._fenced: deque[tuple[int, int]] = deque(maxlen=WINDOW)
+        self._restarts: deque[int] = deque(maxlen=_RESTARTS)  # log times of the first marks of the last epochs
         self._jump: _Jump | None = None
         self._known: int | None = None
         self._near: deque[bool] = deque(maxlen=WINDOW)  # whether the last watermarks, in any epoch, were near the clock
@@ -154,8 +159,7 @@ class History:
             self._watch_for_a_jump(mark, watermark, log_time)
         skipped = mark.sequence != (self._last[1] + 1 if mark.epoch == self._last[0] else 0)  # marks were not read
         if mark.epoch != self._last[0]:
-            self._points.clear()
-            self._fenced.clear()
+            self._begin_epoch(log_time)
         if mark.epoch != self._last[0] or skipped:
             self._rose = False
         before = self._points[-1].watermark if self._points else None
@@ -170,6 +174,12 @@ class History:
             self.peak = watermark if self.peak is None else max(watermark, self.peak)
         self.mark, self._last = mark, number
         self.seen, self.retired = seen, retired
+
+    def _begin_epoch(self, log_time: int) -> None:
+        self._points.clear()
+        self._fenced.clear()
+        if self.mark is not None:
+            self._restarts.append(log_time)
 
     def _change(self, mark: WatermarkRecord, watermark: int | None, log_time: int, *, rose: bool, exact: bool) -> None:
         """Note when the present state began: a restart with the same status and watermark changes nothing."""
@@ -300,7 +310,12 @@ class History:
         is_explained = self._jump is None and (self.watermark or 0) < now + _CENTURY
         if self.is_in_seconds(now) or (self._is_ahead(now) and not is_explained):
             return Health.TIME
-        return self._progress(now, front)
+        found = self._progress(now, front)
+        return Health.WARN if self.restarts_often(now) and not is_failure(found) else found
+
+    def restarts_often(self, now: int) -> bool:
+        """Return whether the source has lately started again and again: it fails, or two services fence each other."""
+        return len(self._restarts) == _RESTARTS and now - self._restarts[0] <= _OFTEN
 
     def _progress(self, now: int, front: int | None) -> Health | None:
         watermark, is_silent = self.watermark, self._is_silent(now)

@@ -36,11 +36,11 @@ def board(  # noqa: PLR0913  # each is an option of the command line
     Shows the watermark of each topic and its lag behind the clock (wall), behind the inputs of its stage (local) and
     behind the first topics of the chain (global).  The lag of a topic is the lag of its slowest source, not an average.
 
-    The last ten marks of a source give its verdict.  OK: no problem.  WARN: its lag grew over ten marks, or it is an
-    injector without new events.  STALL: it sends marks, but its watermark does not advance.  STOP: it sends no marks.
-    REWIND: its watermark went back.  TIME: its watermark is in 1970 or jumped ahead of the clock.  UNCOUNTED: more
-    sources write to the topic than its membership counts.  FENCED: readers ignore the marks of one of its processes.
-    ?: unknown.
+    The last ten marks of a source give its verdict.  OK: no problem.  WARN: its lag grew over ten marks, it is an
+    injector without new events, or it restarts often.  STALL: it sends marks, but its watermark does not advance.
+    STOP: it sends no marks.  REWIND: its watermark went back.  TIME: its watermark is in 1970 or jumped ahead of
+    the clock.  UNCOUNTED: more sources write to the topic than its membership counts.  FENCED: readers ignore the
+    marks of one of its processes.  ?: unknown.
 
     --serve shows the board in a browser on this machine, with the watermarks of the last minutes as lines.
 

@@ -99,6 +99,18 @@ def test_a_restart_that_changes_nothing_does_not_begin_the_standstill_anew():
     assert source.since == source.seen
 
 
+def test_a_source_that_restarts_again_and_again_is_told_and_a_deployment_is_not():
+    kept = History()
+    for epoch in range(1, 5):
+        history(moving(6, start=kept.seen), epoch=epoch, into=kept)
+        now = kept.seen + SECOND
+        often = epoch == 4
+        assert kept.restarts_often(now) is often
+        assert (kept.verdict(now) is Health.WARN) is often
+        assert (cause_of(kept, kept.verdict(now), now) is Cause.RESTARTS) is often
+    assert not kept.restarts_often(now + 120 * SECOND)
+
+
 def test_what_is_not_behind_the_clock_is_well():
     assert history([50_000] * 20).verdict(40_000) is Health.OK
 
