@@ -147,7 +147,7 @@ class Channel:
         self.lowest_epoch = 0
         self.source_ended = False  # whether a source has ended since the pool last counted its sources
         self._followed = self.successors.marks
-        self._advised = False  # whether the last advice about the membership was logged
+        self._advised = False  # whether advice about the membership was logged, and there always was some since
         self._last_advice: str | None = None  # the last that was logged
         self.owner = "a producer"  # the producer or pool that uses the channel, for errors
         self._config = config
@@ -294,10 +294,11 @@ class Channel:
 
     def tell(self, source: str, advice: str | None) -> None:
         """Log advice about the membership; once, until there is none, and the same advice only once in a row."""
-        if advice is not None and not self._advised and advice != self._last_advice:
+        if advice is None:
+            self._advised = False
+        elif not self._advised and advice != self._last_advice:
             _log.warning("%s: %s", source, advice)
-            self._last_advice = advice
-        self._advised = advice is not None
+            self._advised, self._last_advice = True, advice
 
     def require_timestamps(self, source: str) -> None:
         """Refuse a topic whose brokers replace the timestamps of records: with `ingress`, they are the event times."""

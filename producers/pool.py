@@ -134,6 +134,7 @@ class SourcePool:
             channel.alignment = AlignmentReader(config, require_topic(alignment, repr(self)), topic=topic)
         if source is None:
             channel.tell(repr(self), channel.predecessors("", clock.wall()).end_advice)
+            channel.tell(repr(self), None)  # a source that joins may need other advice
         self._speaker = None if source is None else self._speak_as(source, milliseconds)
         channel.owner = repr(self)
         channel.start_background(self._background_step, self.close, milliseconds)

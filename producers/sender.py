@@ -394,7 +394,8 @@ class Sender:
             self._told_of_late = True
             _log.warning(
                 "source %r: %d record(s) are below its watermark %s, so readers find them late. The strategy's bound "
-                "is too small, or their event times are wrong. Later ones are only counted (late)",
+                "is too small, their event times are wrong, or it joined a pool behind the watermark. Later ones are "
+                "only counted (late)",
                 *(self.emitter.identity.source, self.emitter.late, iso(self.emitter.watermark)),
             )
 
@@ -431,6 +432,7 @@ class JoinedSender(Sender):
 
     @override
     def emit(self, *, wait: bool = True) -> None:
+        self._warn_of_late()
         self._speaker.emit(wait=wait)
 
     @override

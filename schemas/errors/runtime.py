@@ -114,7 +114,7 @@ class UnacknowledgedError(DeliveryError):
 
     template = (
         "source {source!r}: Kafka has not acknowledged {failed} record(s) or mark(s) for topic {topic!r}: {reason}. "
-        "Readers may wait for them. Call flush() or end() again."
+        "Readers may wait for them. Call flush(), end() or mark_idle() again."
     )
 
 

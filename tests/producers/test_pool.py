@@ -487,6 +487,7 @@ def test_late_records_of_a_joined_source_are_told_and_an_ended_topic_once(kafka,
         for number, name in enumerate("bcd"):
             pool.join(name, strategy=ascending())
             pool._channel.tell("a follower of the marks", None if number else "another advice")  # noqa: SLF001
+    assert caplog.text.count("another advice") == 1
     assert caplog.text.count("all sources of the topic have ended") == 1
     with SourcePool(kafka.config, topic=topic(1), interval=DAY, clock=clock, source="gateway") as pool:
         [ours] = pool.join("one", strategy=ascending())

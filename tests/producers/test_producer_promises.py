@@ -638,7 +638,7 @@ def test_the_mark_of_the_end_is_sent_again_unchanged_where_it_failed():
 
     client.report(KafkaError(KafkaError._MSG_TIMED_OUT), None)  # noqa: SLF001  # so is it called there
     assert not outbox.settled
-    with pytest.raises(UnacknowledgedError, match=r"Call flush\(\) or end\(\) again"):
+    with pytest.raises(UnacknowledgedError, match=r"Call flush\(\), end\(\) or mark_idle\(\) again"):
         outbox.check(1, marks=True)
     outbox.send_marks(ManualClock(), wait=True)
     assert client.queued[4:] == [last]
