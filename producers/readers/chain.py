@@ -27,6 +27,7 @@ from floodmark.schemas.errors import (
     BrokerUnavailableError,
     CorruptSnapshotError,
     DeletedRecordsError,
+    MissingRightError,
     RecreatedTopicError,
     UnknownTopicError,
 )
@@ -170,10 +171,18 @@ class ChainReader(Closing):
             if not (self._unanswered and topic in quiet) and observer.ends.keys() >= self._ends[topic].keys():
                 self._fold.read_until(topic, began)
         if not self._unanswered:
-            try:
-                self._read(self._fold.named() | self._fold.unread | self._tables.read() - self._fold.topics)
-            except BrokerUnavailableError:
-                self._unanswered = True  # the next call tries again
+            self._read_new()
+
+    def _read_new(self) -> None:
+        """Read what is named for the first time, or exists now; if Kafka does not answer, the next call tries again."""
+        try:
+            self._read(self._fold.named() | self._fold.unread | self._tables.read() - self._fold.topics)
+        except MissingRightError:
+            raise
+        except BrokerUnavailableError:
+            self._unanswered = True
+            for topic in self._observers.keys() - self._fold.topics:  # it is to be read again, from further back
+                self._observers.pop(topic).close()
 
     def _open(self) -> None:
         """Start to follow the topics that were read."""
