@@ -116,7 +116,8 @@ _WORDS: Final = {
     ),
     Cause.RESTARTS: _Words(
         "it has restarted three times within two minutes",
-        "read the log of {0}: it fails, or two processes use its name and stop each other. Then stop one of the two",
+        "read the log of {0}. It fails, or two processes use its name and stop each other: then stop one of the two. "
+        "Members of a group of injectors that come and go look the same",
         "read the log of job {0}: it fails, or runs twice, and the two stop each other. Then stop one of the two",
     ),
     Cause.NOTHING_PROMISED: _Words(
@@ -211,10 +212,10 @@ def cause_of(history: History, verdict: Health | None, now: int, *, lives: bool 
     """
     if verdict is None and history.may_have_jumped(now):
         return Cause.AHEAD
-    if verdict is None:
-        waits = history.is_active and history.watermark is None
-        return Cause.NOTHING_PROMISED if waits else Cause.TOO_FEW_MARKS
     often = history.restarts_often(now)
+    if verdict is None:
+        few = Cause.RESTARTS if often else Cause.TOO_FEW_MARKS
+        return Cause.NOTHING_PROMISED if history.is_active and history.watermark is None else few
     if verdict is Health.STALL or (verdict is Health.WARN and history.stands and not often):
         return _of_a_stall(history)
     if verdict is Health.FENCED:

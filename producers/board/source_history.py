@@ -178,7 +178,7 @@ class History:
     def _begin_epoch(self, log_time: int) -> None:
         self._points.clear()
         self._fenced.clear()
-        if self.mark is not None:
+        if self.is_active:
             self._restarts.append(log_time)
 
     def _change(self, mark: WatermarkRecord, watermark: int | None, log_time: int, *, rose: bool, exact: bool) -> None:
@@ -311,7 +311,7 @@ class History:
         if self.is_in_seconds(now) or (self._is_ahead(now) and not is_explained):
             return Health.TIME
         found = self._progress(now, front)
-        return Health.WARN if self.restarts_often(now) and not is_failure(found) else found
+        return Health.WARN if found is Health.OK and self.restarts_often(now) else found
 
     def restarts_often(self, now: int) -> bool:
         """Return whether the source has lately started again and again: it fails, or two services fence each other."""

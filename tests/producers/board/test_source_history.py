@@ -109,6 +109,18 @@ def test_a_source_that_restarts_again_and_again_is_told_and_a_deployment_is_not(
         assert (kept.verdict(now) is Health.WARN) is often
         assert (cause_of(kept, kept.verdict(now), now) is Cause.RESTARTS) is often
     assert not kept.restarts_often(now + 120 * SECOND)
+    history([NOW, NOW], epoch=5, into=kept)
+    unknown = kept.verdict(kept.seen + 100)
+    assert (unknown, cause_of(kept, unknown, kept.seen + 100)) == (None, Cause.RESTARTS), "not told to be well"
+
+
+@pytest.mark.parametrize("status", [Status.ENDED, Status.IDLE])
+def test_short_runs_that_end_or_go_idle_are_no_restarts(status):
+    kept = History()
+    for epoch in range(1, 8):
+        history(moving(3, start=kept.seen), epoch=epoch, into=kept)
+        kept.take(mark("web", kept.watermark, 3, epoch=epoch, status=status), kept.seen + SECOND)
+    assert not kept.restarts_often(kept.seen)
 
 
 def test_what_is_not_behind_the_clock_is_well():
