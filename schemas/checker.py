@@ -174,9 +174,13 @@ class Checker:
         if header not in {FORMAT_VERSION, FORMAT_VERSION.decode()}:
             yield Fault.MISSING_HEADER, f"mark {record.sequence} has header {header!r}, expected {FORMAT_VERSION!r}"
         source = state.sources.get(record.source)
-        if source is None or record.epoch >= source.last.epoch:  # readers ignore the others
+        last = None if source is None else source.last
+        is_next = last is None or (record.epoch, record.sequence) > (last.epoch, last.sequence)
+        if is_next and (last is None or record.epoch > last.epoch or last.status is not Status.ENDED):
             yield from self._membership(record, state)
-            self._reach[record.source] = max(self._reach.get(record.source, 0), record.partitions, mark.partition + 1)
+            if record.membership.version == self._version:
+                known = self._reach.get(record.source, 0)
+                self._reach[record.source] = max(known, record.partitions, mark.partition + 1)
         yield from self._statement(state, mark, hash(encode_watermark(record)))
         if self._record_counts is not None:
             for found in self._record_counts.on_mark(record, topic="", partition=mark.partition, offset=mark.offset):

@@ -60,6 +60,14 @@ def test_a_zombie_of_another_membership_hides_no_late_row():
     assert [one.fault for one in check(*log)] == [Fault.ZOMBIE, Fault.LATE_ROW]
 
 
+def test_marks_after_an_end_and_replays_of_another_membership_hide_no_late_row():
+    ended = [said("a", 10, 0, size=2), said("b", 10, 0, size=2), said("b", 10, 1, size=2, status=Status.ENDED)]
+    log = [*ended, said("b", 10, 2, version=2), said("a", 20, 1, size=2), 15]
+    assert [one.fault for one in check(*log)] == [Fault.AFTER_END, Fault.LATE_ROW]
+    log = [said("a", 10, 0), said("a", 10, 0, version=2), said("a", 20, 1), 15]
+    assert [one.fault for one in check(*log)] == [Fault.CONFLICTING_REPLAY, Fault.LATE_ROW]
+
+
 def test_an_unreadable_mark_of_a_source_that_is_known_in_another_partition_holds_the_watermark():
     checker = Checker()
     for partition, record in (
