@@ -82,6 +82,13 @@ def test_a_topic_that_was_filled_later_gets_an_order_of_its_own_which_does_not_h
     assert "--late 518401 --out-of-order 1 keeps the times of 99 %" in advice
 
 
+def test_late_and_disordered_events_that_are_not_the_same_ones_leave_99_percent():
+    delays = [100_000] * 3 + [50_000] * 293 + [0] + [50_000] * 3
+    _, advice = run(TimePolicy(), delays, placed=True)
+    assert "--late 50 keeps the times of 99 %" in advice
+    assert run(TimePolicy(late=50 * SECOND), delays)[0] >= 0.99 * len(delays)
+
+
 def test_where_times_are_out_of_order_and_not_late_the_advice_names_an_order_that_keeps_them():
     """A topic that was written three times: its arrivals are as much out of order as its event times."""
     times = [NOW + number * 1_000 for number in range(200)] * 3
