@@ -37,6 +37,16 @@ def send(client: Producer, *record: Any, seconds: float = math.inf, **options: A
             return
 
 
+def flush(client: Producer, seconds: float) -> int:
+    """Wait for all delivery reports; return how many lack.  A client that breaks meanwhile raises its own error."""
+    try:
+        return client.flush(seconds)
+    except SystemError as error:  # which it raises because of the other
+        if isinstance(error.__cause__, KafkaException):
+            raise error.__cause__ from None
+        raise
+
+
 class Transaction:
     """The transactions of one writer into one topic, one at a time; fences earlier instances with the same id.
 
@@ -106,7 +116,7 @@ class Transaction:
         """
         deadline = Deadline(_TIMEOUT)
         if check is not None:
-            self._call(self.producer.flush, _TIMEOUT)
+            self._call(flush, self.producer, _TIMEOUT)
             check()
         self._call(self.producer.commit_transaction, max(1.0, deadline.left))
         self._open = False
@@ -121,11 +131,8 @@ class Transaction:
     def _call(self, do: Callable[..., object], *arguments: object) -> None:
         try:
             do(*arguments)
-        except (KafkaException, SystemError) as error:
-            cause = error if isinstance(error, KafkaException) else error.__cause__
-            if not isinstance(cause, KafkaException):
-                raise
-            self.fail(cause)  # a client that breaks in `flush` raises a SystemError because of it
+        except KafkaException as error:
+            self.fail(error)
 
     def fail(self, error: KafkaException) -> NoReturn:
         """Raise Floodmark's error for an error of confluent-kafka."""

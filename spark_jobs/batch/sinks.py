@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from floodmark.producers.clients.admin import Config, answering, await_transactions, partition_count
 from floodmark.producers.clients.consumers import EXISTING_TOPICS, client_log
 from floodmark.producers.clients.partitioners import partitioner
-from floodmark.producers.clients.transaction import Transaction, send
+from floodmark.producers.clients.transaction import Transaction, flush, send
 from floodmark.producers.readers.replay import last_matching
 from floodmark.producers.strategies.basic import Explicit
 from floodmark.producers.strategies.numbering import Identity, MarkWriter
@@ -223,7 +223,7 @@ class AtLeastOnceSink(_KafkaSink):
 
         for topic, partition, key, value, headers in self._records_after_rows(progress, published, late):
             send(self._producer, topic, value, key, partition, headers=headers, on_delivery=delivered)
-        left = self._producer.flush(_TIMEOUT)
+        left = flush(self._producer, _TIMEOUT)
         if refused:
             raise _refused(self._job, batch_id, refused[0].str(), len(refused))
         if left:
