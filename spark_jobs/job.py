@@ -259,7 +259,8 @@ class Job:
         self._await(lambda: self.ended or not self.isActive, timeout, "finish")
         if not self.ended:
             why = "has processed all records that existed at its start" if self._available_now else "was stopped"
-            _log.warning("job %s %s; its input has not ended: %s", self.name, why, self._held())
+            told = "" if self.watermark == END_OF_TIME else "its input has not ended: "
+            _log.warning("job %s %s; %s%s", self.name, why, told, self._held())
         self.stop()
         self._raise_failure()
         return True

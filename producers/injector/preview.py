@@ -124,7 +124,7 @@ def look_ahead(consumer: Consumer, preview: Preview, limit: int) -> list[Record]
 
 
 def _sample(consumer: Consumer, preview: Preview) -> None:
-    """Take the same number of records from each partition, 1,000 in all; fewer from a shorter one."""
+    """Take the same number of records from each partition, 1,000 in all, but at least one; fewer from a shorter one."""
     left = dict.fromkeys(preview.partitions, max(1, 1_000 // len(preview.partitions)))
     deadline = Deadline(_PATIENCE)
     while left and not deadline.passed:

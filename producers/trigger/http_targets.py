@@ -76,7 +76,7 @@ class Endpoint:
     def ask_json(self, path: str, body: Any = None, headers: dict[str, str] | None = None) -> dict[str, Any]:  # noqa: ANN401  # JSON
         """Do the same, and return the JSON object of the answer; `RefusedError` if it is none."""
         _, answer = self.ask(path, body, headers)
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             found = json.loads(answer)
             if isinstance(found, dict):
                 return found

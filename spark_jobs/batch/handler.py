@@ -228,7 +228,7 @@ class BatchHandler:
             self.sink.check()
             self._check_topics()
         except FloodmarkError as error:
-            self.failure = error
+            self.failure = self.failure or error
             self.stopping.stop()  # it may look ahead: close its clients when it has stopped
             self._fail(error)
 

@@ -113,7 +113,7 @@ def start_after_published(
         *(begins, replayed, replay_watermark, last.watermark, last.epoch),
         output_at=output_at,
         follows=last.batch,
-        ids=published.ids,
+        ids={topic: id_ for topic, id_ in published.ids.items() if any(topic in spec.topics for spec in needs.specs)},
     )
 
 

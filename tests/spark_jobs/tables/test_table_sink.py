@@ -233,3 +233,17 @@ def test_a_staged_file_that_cannot_be_read_is_an_error_also_in_a_session_that_sk
             staging.read(spark, folder).count()
     finally:
         spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
+
+
+def test_what_is_found_while_it_idles_does_not_replace_the_failure_of_a_batch(store):
+    _, handler = opened(store)
+    first, second = TableError(job="j", table="t", reason="first"), TableError(job="j", table="t", reason="second")
+
+    def find():
+        handler.failure = first
+        raise second
+
+    handler.sink.check = find
+    handler._ran_at = float("-inf")  # noqa: SLF001
+    handler.check_while_idle()
+    assert handler.failure is first
