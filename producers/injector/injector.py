@@ -211,7 +211,7 @@ class Injector(Closing):
 
     def _begin(self) -> None:
         """Mark all partitions; at the first start, end if another source has begun at the same time."""
-        self.commit()
+        self._commit()
         if self._resumes:
             return
         try:
@@ -286,27 +286,36 @@ class Injector(Closing):
 
         The first commit marks all partitions before any record.
         """
+        self._require_whole()
         records: list[Record] = []
         if not self.counts["transactions"]:
             if self._preview is not None:
+                self._batch_unfinished = True
                 records = look_ahead(self._input.consumer, self._preview, BATCH)
                 self._judge(self._preview)
+                self._batch_unfinished = bool(records)
             self._begin()
         if self._clock.steady() >= self._next_look:
             self._next_look = self._clock.steady() + _LOOK_INTERVAL
             self._grow()
         wait = max(0.0, min(timeout, (self._next_commit - self._clock.steady()) / 1_000))
         if not records:
+            self._batch_unfinished = True
             records = self._input.take(wait)
             if self._preview is not None:  # the input was empty until now, or had nothing to judge
-                self._batch_unfinished = True
                 self._preview.add_all(records)
                 self._judge(self._preview)
         self._take(records)
         if self._clock.steady() >= self._next_commit:
-            self.commit()
+            self._commit()
             if progress is not None:
                 progress(self)
+
+    def _require_whole(self) -> None:
+        """Refuse to go on after an exception amid a batch: the rest of its records would be missing."""
+        if self._batch_unfinished:
+            reason, advice = "it was interrupted amid a batch", "close it and start again: nothing is lost"
+            raise InjectorError(source=self.injection.source, reason=reason, advice=advice)
 
     def _aligned(self, records: list[Record]) -> Iterator[Record]:
         """Yield the records of each partition until it is too far ahead; then pause it, and keep its others.
@@ -369,6 +378,9 @@ class Injector(Closing):
         self.counts["records"] += 1
         if routing is Routing.SKIP:
             return
+        if routing is Routing.DROP and self.injection.dropped_to is None:
+            self.counts["dropped"] += 1
+            return
         own = sanitizer.headers(record)
         if not bounds[0] <= log_time <= bounds[1] or log_time == 0:
             headers, log_time = sanitizer.without_timestamp(record, headers), 0
@@ -380,17 +392,18 @@ class Injector(Closing):
             self._writer.count(number, 1)
         else:
             self.counts["dropped"] += 1
-            if self.injection.dropped_to is not None and not is_mark_key(key):  # marks would be true of the input alone
+            if not is_mark_key(key):  # marks would be true of the input alone
                 self._out.produce(self.injection.dropped_to, -1, key, value, own, log_time)
 
     def commit(self) -> None:
         """Mark the partitions that have changed, and commit.
 
-        `InjectorError` if an exception interrupted a step: half of it must not be committed.
+        `InjectorError`, also at the next step, if an exception interrupted one: half of it must not be committed.
         """
-        if self._batch_unfinished:
-            reason, advice = "it was interrupted amid a batch", "close it and start again: nothing is lost"
-            raise InjectorError(source=self.injection.source, reason=reason, advice=advice)
+        self._require_whole()
+        self._commit()
+
+    def _commit(self) -> None:
         self._out.begin()
         self._partitions.estimate(self._input.ends)
         self._partitions.follow_slowest()

@@ -98,7 +98,7 @@ class InjectedPartition:
 
     def has_passed(self, end: int) -> bool:
         """Tell whether it is read to its end, or, if it grows, past an earlier one."""
-        return self.at_end or self.next > end
+        return self.next > end or (self.end is not None and self.end >= end)
 
     @property
     def is_ahead(self) -> bool:

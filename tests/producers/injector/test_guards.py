@@ -28,6 +28,7 @@ from floodmark.producers.injector.sanitizer import Sanitizer
 from floodmark.producers.readers.period import complete
 from floodmark.schemas import WatermarkRecord, encode_watermark
 from floodmark.schemas.errors import (
+    BrokerUnavailableError,
     CorruptSnapshotError,
     InjectorError,
     RecreatedTopicError,
@@ -563,10 +564,39 @@ def test_what_was_interrupted_amid_a_batch_is_not_committed(kafka, topic, monkey
         send(kafka, raw, *((NOW + n, NOW) for n in range(10, 20)))
         with pytest.raises(KeyboardInterrupt):
             until(lambda: injector.step(), "the interruption", 30)  # noqa: PLW0108  # it returns nothing
-        with pytest.raises(InjectorError, match="amid a batch"):
-            injector.commit()
+        for goes_on in (injector.step, injector.commit, injector.run):
+            with pytest.raises(InjectorError, match="amid a batch"):
+                goes_on()
     run(kafka, injection)
     assert [at for at, _ in times(look(kafka, marked)[0])] == [NOW + n for n in range(20)]
+
+
+def test_records_that_the_first_step_has_looked_at_are_not_passed_over_if_its_commit_fails(kafka, topic, monkeypatch):
+    raw, marked = topic(1), topic(1)
+    send(kafka, raw, *((NOW + n, NOW) for n in range(10)))
+    injection = Injection(raw, marked, JsonField("at"), interval=FAST)
+
+    def fails(_check):
+        raise BrokerUnavailableError(bootstrap_servers="b", seconds=1, reason="away")
+
+    with Injector(injection, kafka.config) as injector:
+        with monkeypatch.context() as patch:
+            patch.setattr(injector._out, "commit", fails)  # noqa: SLF001
+            with pytest.raises(BrokerUnavailableError):
+                injector.run(until_end=True)
+        with pytest.raises(InjectorError, match="amid a batch"):
+            injector.run(until_end=True)
+    run(kafka, injection)
+    assert [at for at, _ in times(look(kafka, marked)[0])] == [NOW + n for n in range(10)]
+
+
+def test_a_second_run_until_the_end_reads_to_the_end_that_the_input_has_then(kafka, topic):
+    raw, marked = topic(1), topic(1)
+    with Injector(Injection(raw, marked, JsonField("at"), interval=FAST), kafka.config) as injector:
+        for count in (10, 20, 30):
+            send(kafka, raw, *((NOW + n, NOW) for n in range(count - 10, count)))
+            injector.run(until_end=True)
+            assert injector.counts["records"] == count
 
 
 def test_an_id_that_no_mark_can_carry_is_refused(topic):
