@@ -90,12 +90,12 @@ class TriggerLoop:
         self._stored_at = clock.steady()
         stored = position.state
         self.schedule = None if stored is None else Schedule(rules, Fired.of(stored["fired"]))
-        self._first = begin, source.end() if stored is None else {}
+        self._first = begin, source.end()
         require_same(rules, stored)
 
     @property
     def ended(self) -> bool:
-        """Whether all sources have ended, and what the topics had at the first start is read.
+        """Whether all sources have ended, and what the topics had at the start is read.
 
         The mark that ends a topic may not be its last offset: a commit of a transaction follows, and it is read later.
         """

@@ -269,6 +269,22 @@ def test_a_deadline_that_passed_before_the_first_start_fires_nothing():
     assert [event.start for event, _, _ in world.fired if event.kind == "complete"] == [900, 1_000, 1_100]
 
 
+def test_a_trigger_that_has_ended_reads_what_has_come_since_before_it_ends_again():
+    world = World([("mark", 1_000), ("mark", END_OF_TIME)], random.Random(5))  # noqa: S311  # a repeatable history
+    run(world)
+    world.log += [("row", 1_050), COMMIT]
+    world.visible = len(world.log)
+    position, seen = MemoryPosition(world), []
+    source = LogInput(world, position.state["input"])
+    delivery = Delivery(MemoryTarget(world), 1, lambda *_: None)
+    loop = TriggerLoop(RULES, source, delivery, position, clock=Clock(lambda: world.now, lambda: world.now))
+    polls = iter([lambda *_: None])  # the first answer is empty, as while a connection is opened
+    poll = source.poll
+    source.poll = lambda seconds, row: next(polls, poll)(seconds, lambda *found: seen.append(found) or row(*found))
+    loop.run(stop=lambda: False)
+    assert seen == [(1_050, END_OF_TIME)]
+
+
 def test_a_position_of_another_trigger_is_refused():
     chance = random.Random(3)  # noqa: S311  # a repeatable history
     world = World([("mark", 1_000), ("mark", END_OF_TIME)], chance)
