@@ -5,6 +5,7 @@ import json
 import urllib.error
 import urllib.request
 from contextlib import suppress
+from itertools import count
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -53,7 +54,10 @@ class Endpoint:
     def _authorization(self) -> dict[str, str]:
         if self._token is None:
             return {}
-        return {"Authorization": f"Bearer {resolved({'--token': self._token})['--token'].strip()}"}
+        token = resolved({"--token": self._token})["--token"].strip()
+        if not (token.isascii() and token.isprintable()):
+            raise UsageError(reason="--token has characters that no HTTP header can have")
+        return {"Authorization": f"Bearer {token}"}
 
     def ask(self, path: str = "", body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, bytes]:  # noqa: ANN401  # JSON
         """Send a POST with ``body`` (``None``: a GET); return status and answer.  `RefusedError` if it is not 2xx."""
@@ -68,7 +72,9 @@ class Endpoint:
             with self._opener.open(request, timeout=_TIMEOUT) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
-            said = error.read(_SHOWN).decode(errors="replace").strip()
+            said = ""
+            with suppress(OSError, http.client.HTTPException):  # its body is cut
+                said = error.read(_SHOWN).decode(errors="replace").strip()
             raise RefusedError(f"HTTP {error.code} {error.reason} {said}".strip()) from error
         except (urllib.error.URLError, http.client.HTTPException) as error:
             raise RefusedError(str(getattr(error, "reason", "") or repr(error))) from error
@@ -121,11 +127,15 @@ class AirflowAsset:
 
     def _asset_id(self) -> int:
         """Look up the number of the asset; it may change, so each event does."""
-        for field in ("name", "uri"):
-            query = urlencode({f"{field}_pattern": self._asset, "limit": _PAGE})
-            for asset in self._endpoint.ask_json(f"/api/v2/assets?{query}").get("assets", ()):
-                if asset[field] == self._asset:
-                    return int(asset["id"])
+        for field in ("name", "uri"):  # the pattern also finds longer ones
+            for offset in count(step=_PAGE):
+                query = urlencode({f"{field}_pattern": self._asset, "limit": _PAGE, "offset": offset})
+                found = self._endpoint.ask_json(f"/api/v2/assets?{query}").get("assets", ())
+                for asset in found:
+                    if asset[field] == self._asset:
+                        return int(asset["id"])
+                if len(found) < _PAGE:
+                    break
         raise RefusedError(f"Airflow knows no active asset {self._asset!r}")
 
 

@@ -31,9 +31,9 @@ def create_position_topic(config: Config, topic: str) -> bool:
     if topic not in existing_topics(config):
         create_topics(config, {topic: 1}, {"cleanup.policy": "compact"})
         return True
-    if "compact" not in (cleanup_policy(config, topic) or "compact"):
-        reason = f"topic {topic!r} is not compacted, so Kafka would delete the position of the trigger; set its"
-        raise UsageError(reason=f"{reason} cleanup.policy to compact, or choose another --position-topic")
+    if (policy := cleanup_policy(config, topic)) not in {None, "compact"}:
+        reason = f"topic {topic!r} is not compacted alone ({policy}), so Kafka would delete the position of the trigger"
+        raise UsageError(reason=f"{reason}; set its cleanup.policy to compact, or choose another --position-topic")
     return False
 
 

@@ -1,24 +1,28 @@
 """``floodmark trigger`` on a real Kafka, with real targets."""
 
+import http.client
 import http.server
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import timedelta
+from urllib.parse import parse_qs, urlsplit
 
 import pyarrow as pa
 import pytest
 from benchmarks.trigger_kills import kill
 from confluent_kafka import Producer
 from deltalake import CommitProperties, write_deltalake
-from floodmark.producers import WatermarkedProducer, explicit
+from floodmark.producers import WatermarkedProducer, create_topics, explicit
 from floodmark.producers.cli.firing import target_of
 from floodmark.producers.cli.main import app
 from floodmark.producers.clients.admin import existing_topics
@@ -354,6 +358,10 @@ def test_a_second_process_with_the_name_fences_the_first(kafka, topic):
         one.source.close()
     with pytest.raises(UsageError, match="is not compacted"):
         create_position_topic(kafka.config, flights)
+    deleting = f"{flights}-both"
+    create_topics(kafka.config, {deleting: 1}, {"cleanup.policy": "compact,delete"})
+    with pytest.raises(UsageError, match="is not compacted alone"):
+        create_position_topic(kafka.config, deleting)
 
 
 @pytest.mark.kafka
@@ -382,6 +390,35 @@ def test_a_target_refuses_what_it_cannot_reach():
         HttpHook(Endpoint("http://127.0.0.1:1", None)).fire(EVENT)
     with pytest.raises(RefusedError, match="exit status 3"):
         CommandTarget("exit 3").fire(EVENT)
+
+
+def test_an_error_with_a_cut_body_is_refused_as_others_and_a_token_that_no_header_can_have_at_once(monkeypatch):
+    class Cut(io.RawIOBase):
+        def read(self, *_):
+            raise http.client.IncompleteRead(b"")
+
+    def cut(*_, **__):
+        raise urllib.error.HTTPError("http://h", 502, "Bad Gateway", {}, Cut())
+
+    endpoint = Endpoint("http://127.0.0.1:1", None)
+    monkeypatch.setattr(endpoint._opener, "open", cut)  # noqa: SLF001  # a proxy that closes
+    with pytest.raises(RefusedError, match="HTTP 502 Bad Gateway"):
+        HttpHook(endpoint).fire(EVENT)
+    for token in ("a\nb", "\ufefftoken", "5€"):
+        with pytest.raises(UsageError, match="no HTTP header"):
+            Endpoint("http://127.0.0.1:1", token)
+
+
+def test_an_asset_is_found_among_many_with_longer_names(monkeypatch):
+    longer = [{"name": f"clicks-{n}", "uri": "", "id": n} for n in range(100)]
+    pages = [longer, [{"name": "clicks", "uri": "", "id": 7}]]
+    target = AirflowAsset(Endpoint("http://127.0.0.1:1", None), "clicks", Pattern("{start}", "--partition", HOUR))
+
+    def ask(path, *_):
+        return {"assets": pages[int(parse_qs(urlsplit(path).query)["offset"][0]) // 100]}
+
+    monkeypatch.setattr(target._endpoint, "ask_json", ask)  # noqa: SLF001  # Airflow's answers
+    assert target._asset_id() == 7  # noqa: SLF001
 
 
 @pytest.mark.parametrize(
