@@ -23,6 +23,7 @@ from floodmark.producers.board.model import (
     State,
     TopicView,
     deleted,
+    recreated,
 )
 from floodmark.producers.board.source_history import Health, TopicMarks, is_ahead, severity
 from floodmark.schemas.classify import Classified, Data, Mark
@@ -399,8 +400,7 @@ def _placed(
 def _of_silence(inputs: Collection[TopicView], marks: TopicMarks, job: str) -> tuple[Cause, str] | None:
     """Return why a job is silent, with the reason; ``None``: Kafka does not show that."""
     published = marks.published.get(job)
-    ids = ids_read(published)
-    if again := [view.topic for view in inputs if view.topic_id not in {None, ids.get(view.topic, view.topic_id)}]:
+    if again := recreated(inputs, ids_read(published)):
         return Cause.RECREATED, reason_of(Cause.RECREATED, ", ".join(again))
     if gone := deleted(inputs, offsets_read(published)):
         return Cause.DELETED, reason_of(Cause.DELETED, f"{sum(gone.values()):,}", ", ".join(gone))

@@ -1,7 +1,7 @@
 """The board as a value: stages with their topics, partitions and sources.  Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -114,6 +114,11 @@ def deleted(views: Iterable[TopicView], read: Offsets) -> dict[str, int]:
             if at is not None and part.begin is not None and part.begin > at:
                 found[view.topic] += part.begin - at
     return dict(found)
+
+
+def recreated(views: Iterable[TopicView], ids: Mapping[str, str]) -> list[str]:
+    """Return the topics that have another id than ``ids``, by which a job has read them."""
+    return [view.topic for view in views if view.topic_id not in {None, ids.get(view.topic, view.topic_id)}]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,17 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from floodmark.producers.board.causes import Cause, reason_of
-from floodmark.producers.board.model import Board, Lags, PartitionView, SourceView, Stage, State, TopicView, deleted
+from floodmark.producers.board.model import (
+    Board,
+    Lags,
+    PartitionView,
+    SourceView,
+    Stage,
+    State,
+    TopicView,
+    deleted,
+    recreated,
+)
 from floodmark.producers.board.source_history import Health
 from floodmark.producers.tables.table_history import open_table
 from floodmark.producers.tables.table_watermark import TableWatermark, complete_until
@@ -125,6 +135,8 @@ def _judge(
         return None, Cause.NOTHING_PROMISED, "the job has no watermark yet"
     advanced = _advanced(before, table.watermark, last_rise)
     if now - table.committed_at > 2 * max(table.pause, _SHORTEST) and advanced > table.committed_at:
+        if again := recreated(before, table.ids):
+            return Health.STOP, Cause.RECREATED, reason_of(Cause.RECREATED, ", ".join(again))
         if gone := deleted(before, table.read):
             return Health.STOP, Cause.DELETED, reason_of(Cause.DELETED, f"{sum(gone.values()):,}", ", ".join(gone))
         return Health.STOP, Cause.SILENT, "the job no longer commits, but its input has advanced"

@@ -1,11 +1,12 @@
 """Until which time a table is complete, by the commits of the job that writes it."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from floodmark.producers.board.estimate import offsets_read
+from floodmark.producers.board.estimate import ids_read, offsets_read
 from floodmark.producers.tables.table_history import Commit, History, history_of
 from floodmark.producers.tables.table_mark import TableMark
 from floodmark.schemas.classify import Offsets
@@ -37,6 +38,8 @@ class TableWatermark:
     """The longest time between its last ten commits, milliseconds; 0: there is one."""
     read: Offsets = field(default_factory=dict, repr=False)
     """How far the job had read its input topics, by its last commit; empty: its commit does not tell."""
+    ids: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The ids of its input topics, as ``read``."""
     removed_by: int | None = None
     """The last commit of another program that deleted or replaced rows; ``None``: none in the table's history."""
 
@@ -98,7 +101,8 @@ def watermark_of(history: History) -> TableWatermark:
         committed_at=job.commit.time,
         since=job.since,
         pause=max((later - earlier for earlier, later in pairwise(job.times)), default=0),
-        read=offsets_read((job.mark.position or "").encode()),
+        read=offsets_read(position := (job.mark.position or "").encode()),
+        ids=ids_read(position),
         removed_by=removed_by,
     )
 

@@ -42,13 +42,13 @@ TABLE = TableWatermark(
 )
 
 
-def board(table, stalls=0, awaited=(), over=None, past=120, begins=None):
+def board(table, stalls=0, awaited=(), over=None, past=120, begins=None, topic_id=None):
     """Return the board of a topic that `web` marks once a second, and whose watermark stands in the last seconds.
 
     ``over``: a status of its last 40 seconds; the mark of an end is the last one.
     """
     fold = Fold()
-    fold.add("clicks", begins=begins)
+    fold.add("clicks", begins=begins, topic_id=topic_id)
     fold.awaited = awaited
     for number, second in enumerate(range(-past, -39 if over is Status.ENDED else 0)):
         at = NOW + second * SECOND
@@ -138,6 +138,12 @@ def test_the_job_of_a_table_whose_unread_input_is_deleted_starts_over():
     table = replace(TABLE, committed_at=NOW - 10 * MINUTE, read={("clicks", 0): 7})
     why = trace(board(table, begins={0: 9}), "db.daily")
     assert (why.cause.cause, "a restart of job daily fails" in why.advice) == (Cause.DELETED, True)
+
+
+def test_the_job_of_a_table_whose_input_was_made_anew_starts_over():
+    table = replace(TABLE, committed_at=NOW - 10 * MINUTE, read={("clicks", 0): 7}, ids={"clicks": "Xq3"})
+    for topic_id, cause in (("b7A", Cause.RECREATED), ("Xq3", Cause.SILENT)):
+        assert trace(board(table, topic_id=topic_id), "db.daily").cause.cause is cause
 
 
 def test_a_table_whose_job_waits_for_a_source_without_a_mark_is_never_called_well(monkeypatch):
