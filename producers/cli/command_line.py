@@ -216,12 +216,15 @@ def span(milliseconds: int | None) -> str:
 def moment(time: int | None, now: int) -> str:
     """Return a time in UTC, without the date if it is today.
 
-    >>> moment(1_763_800_000_000, 1_763_800_060_000), moment(0, 1_763_800_060_000)
-    ('08:26:40Z', '1970-01-01 00:00:00Z')
+    >>> moment(1_763_800_000_000, 1_763_800_060_000), moment(0, 1_763_800_060_000), moment(10**15, 0)
+    ('08:26:40Z', '1970-01-01 00:00:00Z', '1000000000000000')
     """
     if time is None:
         return "-"
     from floodmark.schemas.timestamps import to_datetime
 
-    at = to_datetime(time)
+    try:
+        at = to_datetime(time)
+    except OverflowError:  # a writer's timestamp in another unit
+        return str(time)
     return at.strftime("%H:%M:%SZ") if at.date() == to_datetime(now).date() else f"{at:%Y-%m-%d %H:%M:%SZ}"
