@@ -148,7 +148,7 @@ class Channel:
         self.source_ended = False  # whether a source has ended since the pool last counted its sources
         self._followed = self.successors.marks
         self._advised = False  # whether advice about the membership was logged, and there always was some since
-        self._last_advice: str | None = None  # the last that was logged
+        self._told: set[str] = set()  # all advice that was logged
         self.owner = "a producer"  # the producer or pool that uses the channel, for errors
         self._config = config
         self.topic = topic
@@ -293,12 +293,13 @@ class Channel:
             self.tell(f"source {identity.source!r}", advice)
 
     def tell(self, source: str, advice: str | None) -> None:
-        """Log advice about the membership; once, until there is none, and the same advice only once in a row."""
+        """Log advice about the membership; once, until there is none, and the same advice only once."""
         if advice is None:
             self._advised = False
-        elif not self._advised and advice != self._last_advice:
+        elif not self._advised and advice not in self._told:
             _log.warning("%s: %s", source, advice)
-            self._advised, self._last_advice = True, advice
+            self._advised = True
+            self._told.add(advice)
 
     def require_timestamps(self, source: str) -> None:
         """Refuse a topic whose brokers replace the timestamps of records: with `ingress`, they are the event times."""

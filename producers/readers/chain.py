@@ -81,9 +81,11 @@ class ChainReader(Closing):
         while topics := topics or self._fold.named() or self._fold.again(self._tables.awaited()):
             for topic in sorted(topics):
                 progress(topic)
+                if (old := self._observers.pop(topic, None)) is not None:  # it is read again, from further back
+                    old.close()
                 try:
                     self._read_topic(topic)
-                except UnknownTopicError:
+                except (MissingRightError, UnknownTopicError):
                     self._fold.refuse(topic, "it does not exist, or you have no right to describe it")
                 except KafkaException as error:
                     self._fold.refuse(topic, error.args[0].str())
@@ -177,12 +179,8 @@ class ChainReader(Closing):
         """Read what is named for the first time, or exists now; if Kafka does not answer, the next call tries again."""
         try:
             self._read(self._fold.named() | self._fold.unread | self._tables.read() - self._fold.topics)
-        except MissingRightError:
-            raise
         except BrokerUnavailableError:
             self._unanswered = True
-            for topic in self._observers.keys() - self._fold.topics:  # it is to be read again, from further back
-                self._observers.pop(topic).close()
 
     def _open(self) -> None:
         """Start to follow the topics that were read."""
