@@ -378,8 +378,9 @@ class Injector(Closing):
         self.counts["records"] += 1
         if routing is Routing.SKIP:
             return
-        if routing is Routing.DROP and self.injection.dropped_to is None:
-            self.counts["dropped"] += 1
+        target = self.injection.target_topic if routing is Routing.FORWARD else self.injection.dropped_to
+        self.counts["dropped"] += routing is Routing.DROP
+        if target is None:
             return
         own = sanitizer.headers(record)
         if not bounds[0] <= log_time <= bounds[1] or log_time == 0:
@@ -387,13 +388,10 @@ class Injector(Closing):
         if value is not None and len(value) > self._largest[0]:
             self._largest = len(value), Place(self.injection.source_topic, number, offset)
         if routing is Routing.FORWARD:
-            target = self.injection.target_topic
             self._out.produce(target, number, key, value, [*sanitizer.without_ours(own), *headers], log_time)
             self._writer.count(number, 1)
-        else:
-            self.counts["dropped"] += 1
-            if not is_mark_key(key):  # marks would be true of the input alone
-                self._out.produce(self.injection.dropped_to, -1, key, value, own, log_time)
+        elif not is_mark_key(key):  # marks would be true of the input alone
+            self._out.produce(target, -1, key, value, own, log_time)
 
     def commit(self) -> None:
         """Mark the partitions that have changed, and commit.
