@@ -391,12 +391,12 @@ class Sender:
     def _warn_of_late(self) -> None:
         """Warn, once, that readers find records late."""
         if self.emitter.late and not self._told_of_late:
-            self._told_of_late = True
+            self._told_of_late, known = True, self.emitter.watermark
             _log.warning(
-                "source %r: %d record(s) are below its watermark %s, so readers find them late. The strategy's bound "
+                "source %r: %d record(s) are below its watermark%s, so readers find them late. The strategy's bound "
                 "is too small, their event times are wrong, or it joined a pool behind the watermark. Later ones are "
                 "only counted (late)",
-                *(self.emitter.identity.source, self.emitter.late, iso(self.emitter.watermark)),
+                *(self.emitter.identity.source, self.emitter.late, "" if known is None else f" {iso(known)}"),
             )
 
 

@@ -434,7 +434,7 @@ def _stop_all() -> None:
     for handler in list(_handlers.values()):
         with suppress(Exception):  # the session may be gone
             if handler.is_running:
-                if handler.failure is None:
+                if handler.failure is None and not handler.ended:
                     advice = "its input has not ended. To wait for that, call awaitTermination() without a timeout"
                     _log.warning("job %s is stopped, because the program ends: %s", handler.identity.job, advice)
                 handler.stop(_PATIENCE)

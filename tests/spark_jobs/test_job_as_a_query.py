@@ -306,7 +306,8 @@ def test_the_end_of_a_program_stops_its_job_between_two_batches(kafka, topic, ch
     assert "\tat " not in failed, "no stack of the JVM"
     # Spark may log that its stop broke off the plan of a next batch: those lines begin with their time.
     assert [line for line in said.splitlines() if line and not re.match(r"\d\d/\d\d/\d\d \d\d:", line)] == [
-        "job cell is stopped, because the program ends: call its awaitTermination() to wait for the end of its input"
+        "job cell is stopped, because the program ends: its input has not ended. To wait for that, call "
+        "awaitTermination() without a timeout"
     ]
 
 

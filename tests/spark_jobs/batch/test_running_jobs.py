@@ -17,7 +17,7 @@ class Handler(SimpleNamespace):
 identity = SimpleNamespace(job="j", checkpoint_id="c")
 stop = lambda _: print("stopped by", os.getpid(), flush=True)
 failure = ValueError() if sys.argv[1] == "failed" else None
-handler = Handler(identity=identity, is_running=True, stop=stop, failure=failure)
+handler = Handler(identity=identity, is_running=True, stop=stop, failure=failure, ended=sys.argv[1] == "ended")
 register_running(handler)
 if os.fork() == 0:
     raise SystemExit
@@ -26,7 +26,7 @@ print(os.getpid(), flush=True)
 """
 
 
-@pytest.mark.parametrize("state", ["well", "failed"])
+@pytest.mark.parametrize("state", ["well", "failed", "ended"])
 def test_the_end_of_a_forked_process_stops_no_job_of_its_parent(state):
     command = [sys.executable, "-c", _PROGRAM, state]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
