@@ -57,8 +57,8 @@ _WORDS: Final = {
         "it no longer sends marks",
         "if {0} does not run or is paused, restart it (an injector: floodmark inject; if that fails, its error names "
         "the step). If it runs with background=False, leave that out, or call poll() once an interval. If it never "
-        "returns, end it (an injector: --until-end --end) or, if the topic has other sources, give them a membership "
-        "with a higher version without it",
+        "returns, start it once to end it (an injector: --until-end --end) or, if the topic has other sources, give "
+        "them a membership with a higher version without it",
         "check whether job {0} runs, and read its log. Restart it with its checkpoint_location",
     ),
     Cause.SILENT_HERE: _Words(
@@ -85,8 +85,8 @@ _WORDS: Final = {
     Cause.NO_EVENTS: _Words(
         "it sends marks but no records there, and its watermark does not advance",
         "check why {0} has no events there. If it expects none, call mark_idle(), or use with_idleness() as its "
-        "strategy. An injector's watermark follows the clock again while it runs, behind by --late, its pauses, and "
-        "the age of the last record at its first start",
+        "strategy. (If {0} is an injector, its watermark follows the clock again while it runs, behind by --late, its "
+        "pauses, and the age of the last record at its first start.)",
         "job {0} reads input and writes nothing: read its log, and check how long its windows are",
     ),
     Cause.NO_PROMISE: _Words(

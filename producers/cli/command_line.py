@@ -141,19 +141,37 @@ def _handled(handler: Callable[[int, object], None]) -> Iterator[None]:
             signal.signal(number, handler_before)
 
 
-@contextmanager
-def stop_on_signals() -> Iterator[Callable[[], bool]]:
-    """In the block, a first signal only requests a stop; yield a function that tells whether one came."""
-    asked = False
+class Stop:
+    """Tells whether a command is to stop: a signal came, or its output was closed, as by ``head``."""
 
-    def ask(_number: int, _frame: object) -> None:
-        nonlocal asked
-        if asked:
+    def __init__(self) -> None:
+        self._asked = False
+
+    def __call__(self) -> bool:
+        """Whether it is asked to."""
+        return self._asked
+
+    def ask(self, _number: int, _frame: object) -> None:
+        """Handle a signal; the second one interrupts."""
+        if self._asked:
             raise KeyboardInterrupt
-        asked = True
+        self._asked = True
 
-    with _handled(ask):
-        yield lambda: asked
+    def echo(self, line: str) -> None:
+        """Print a line."""
+        try:
+            typer.echo(line)
+        except BrokenPipeError:
+            _write_no_more()
+            self._asked = True
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[Stop]:
+    """In the block, a first signal only requests a stop."""
+    stop = Stop()
+    with _handled(stop.ask):
+        yield stop
 
 
 @contextmanager

@@ -142,11 +142,11 @@ def fire_periods(  # noqa: PLR0913  # each is an option of the command line
     as_json: bool,
 ) -> None:
     """Fire periods until a signal, the end of the topics, or their present end."""
-
-    def told(event: TriggerEvent, answer: str) -> None:
-        typer.echo(dumps(event.as_dict()) if as_json else _line(event, answer))
-
     with stop_on_signals() as stop, ExitStack() as opened:
+
+        def told(event: TriggerEvent, answer: str) -> None:
+            stop.echo(dumps(event.as_dict()) if as_json else _line(event, answer))
+
         exporter = None if metrics_port is None else serve_metrics(metrics_port)
         position: _Stored | PositionTopic = _stored_by(settings, position_topic, rules.trigger)
         require_same(rules, position.state)  # before its input is opened, which may have other topics

@@ -100,7 +100,7 @@ def run_injection(  # noqa: PLR0913  # each is an option of the command line
                     exporter.update(now.metrics(), now.holders())
                 if as_json:
                     watermarks = {"watermarks": now.watermarks, "watermark_utc": reached(now)}
-                    typer.echo(dumps({**now.counts, **now.outcomes, **watermarks}))
+                    stop.echo(dumps({**now.counts, **now.outcomes, **watermarks}))
                 partitions = f"partitions {now.partitions}: " if isinstance(now, InjectorGroup) else ""
                 status.update(escape(f"{partitions}{injection_line(now)}"))
 

@@ -75,7 +75,7 @@ class UnknownTopicError(InfrastructureError):
 
     template = (
         "topic {topic!r} does not exist on {bootstrap_servers}, or you have no right to describe it. Check the name "
-        "and your rights. Before you write to a new topic, create it with create_topics() or floodmark inject --create."
+        "and your rights. To write to a new topic, create it first: create_topics() or floodmark inject --create."
     )
     topic: str
     bootstrap_servers: object

@@ -227,6 +227,21 @@ def test_a_reader_that_has_read_enough_ends_the_command_as_a_signal_does():
     assert (done.stdout.splitlines()[-1], done.stderr) == ("3", "")
 
 
+def test_a_closed_output_asks_a_command_to_stop_as_a_first_signal_does():
+    program = (
+        "import sys\n"
+        "from floodmark.producers.cli.command_line import run_command, stop_on_signals\n"
+        "def until_asked():\n"
+        "    with stop_on_signals() as stop:\n"
+        "        while not stop(): stop.echo('x' * 10_000)\n"
+        "        print('its last work is done', file=sys.stderr)\n"
+        "run_command(until_asked)"
+    )
+    command = f'{sys.executable} -c "$0" | head -1; echo ${{PIPESTATUS[0]}}'
+    done = subprocess.run(["bash", "-c", command, program], capture_output=True, text=True, check=True)
+    assert (done.stdout.splitlines()[-1], done.stderr) == ("0", "its last work is done\n")
+
+
 def test_errors_and_logs_do_not_control_the_terminal():
     program = (
         "import logging\n"
