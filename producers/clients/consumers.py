@@ -17,8 +17,9 @@ EXISTING_TOPICS: Final = {"allow.auto.create.topics": False}
 
 UNREADABLE_HEADERS: Final = (SystemError, UnicodeDecodeError)
 """Raised by `Record.headers` if a name is not UTF-8: the client then returns no header at all."""
+_CLIENT: Final = r"\[[^]]*#(?:consumer|producer)-\d+\]"  # begins with its client.id, by default rdkafka
 # What differs between two equal messages: the client, and how long it has tried.
-_VARYING: Final = re.compile(r"\[rdkafka#[^]]*\]|\(after \d+ms.*\)")
+_VARYING: Final = re.compile(rf"{_CLIENT}|\(after \d+ms.*\)")
 
 
 class _WithoutRepeats(logging.Filter):
@@ -33,7 +34,7 @@ class _WithoutRepeats(logging.Filter):
         message = record.getMessage()
         if message.endswith("Coordinator load in progress: retrying"):
             return False
-        if "[rdkafka#" not in message:  # Floodmark's own
+        if re.search(_CLIENT, message) is None:  # Floodmark's own
             return True
         text, now = _VARYING.sub("", message), record.created
         if now < self._logged.get(text, now):

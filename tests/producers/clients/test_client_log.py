@@ -35,14 +35,15 @@ def test_the_first_program_of_a_new_broker_says_nothing(tmp_path):
     assert done.stderr == ""
 
 
-def test_a_failure_that_each_client_repeats_is_logged_once(caplog):
-    log = client_log("floodmark.test_repeats")
-    text = "FAIL [rdkafka#producer-%d] [thrd:k:9092/1]: Connection refused (after %dms in state CONNECT)"
+@pytest.mark.parametrize("client", ["rdkafka", "web-7"])
+def test_a_failure_that_each_client_repeats_is_logged_once(caplog, client):
+    log = client_log(f"floodmark.test_repeats.{client}")
+    text = f"FAIL [{client}#producer-%d] [thrd:k:9092/1]: Connection refused (after %dms in state CONNECT)"
     for number in range(3):
         log.error(text, number, number)
         log.error("batch 7 is retried")
-    log.error("FAIL [rdkafka#producer-9] [thrd:k:9092/1]: Disconnected")
+    log.error("FAIL [%s#producer-9] [thrd:k:9092/1]: Disconnected", client)
     said = [record.getMessage() for record in caplog.records]
     own = ["batch 7 is retried"] * 3
-    refused = "FAIL [rdkafka#producer-0] [thrd:k:9092/1]: Connection refused (after 0ms in state CONNECT)"
-    assert said == [refused, *own, "FAIL [rdkafka#producer-9] [thrd:k:9092/1]: Disconnected"]
+    refused = f"FAIL [{client}#producer-0] [thrd:k:9092/1]: Connection refused (after 0ms in state CONNECT)"
+    assert said == [refused, *own, f"FAIL [{client}#producer-9] [thrd:k:9092/1]: Disconnected"]
