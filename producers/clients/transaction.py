@@ -10,7 +10,7 @@ from floodmark.producers.clients.admin import Config, answering
 from floodmark.producers.clients.clock import Deadline
 from floodmark.producers.clients.consumers import EXISTING_TOPICS, client_log
 from floodmark.schemas.classify import Headers
-from floodmark.schemas.errors import FencedError, FloodmarkError
+from floodmark.schemas.errors import FencedError, FloodmarkError, UnknownTopicError
 
 _TIMEOUT: Final = 30.0  # seconds
 _CONNECTED: Final = {"enable.sparse.connections": False}
@@ -94,6 +94,8 @@ class Transaction:
         except KafkaException as error:
             if error.args[0].code() in _FAILED_BEFORE:
                 self._call(self.producer.commit_transaction, _TIMEOUT)  # raises the first failure
+            if error.args[0].code() == KafkaError._UNKNOWN_TOPIC:  # noqa: SLF001
+                raise UnknownTopicError(topic=topic, bootstrap_servers=self._servers) from error
             self.fail(error)
 
     def produce_rows(self, rows: Iterable[tuple[int, bytes | None, bytes]]) -> None:

@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from floodmark.producers.clients import admin
 from floodmark.producers.clients.transaction import Transaction
-from floodmark.schemas.errors import FencedError, OpenTransactionError
-from support.harness import until
+from floodmark.schemas.errors import FencedError, OpenTransactionError, UnknownTopicError
+from support.harness import delete_topic, until
 from support.injection import open_transaction
 
 
@@ -80,3 +80,19 @@ def test_the_wait_for_an_open_transaction_is_told_and_has_an_end(kafka, topic, m
     other.commit()
     admin.await_transactions(kafka.config, name, "job 'a'")
     assert admin.end_offsets(kafka.config, name)[0] > 0
+
+
+@pytest.mark.kafka
+def test_a_topic_that_is_deleted_meanwhile_is_named(kafka, topic):
+    name, gone = topic(1), topic(1)
+    writer = Transaction(kafka.config, "orders", name)
+
+    def write():
+        writer.begin()
+        writer.produce(gone, 0, None, b"")
+
+    write()
+    delete_topic(kafka.config, gone)
+    with pytest.raises(UnknownTopicError) as caught:
+        until(write, "the error", 90)
+    assert caught.value.topic == gone
