@@ -507,7 +507,7 @@ class WatermarkedProducer:
                 self._sender.wait(timeout)
                 self._channel.ask_partitions(timeout)
                 self._channel.successors.read()
-            elif self._end_returned or (self._channel.stopped and self._outbox.settled):
+            elif self._end_returned:
                 raise EndedError(source=self._emitter.identity.source, action="end again")
             self._sender.emit_end()
             self._sender.wait(timeout, marks=True)

@@ -214,8 +214,8 @@ def cause_of(history: History, verdict: Health | None, now: int, *, lives: bool 
         return Cause.AHEAD
     often = history.restarts_often(now)
     if verdict is None:
-        few = Cause.RESTARTS if often else Cause.TOO_FEW_MARKS
-        return Cause.NOTHING_PROMISED if history.is_active and history.watermark is None else few
+        waits = history.is_active and history.watermark is None
+        return Cause.RESTARTS if often else Cause.NOTHING_PROMISED if waits else Cause.TOO_FEW_MARKS
     if verdict is Health.STALL or (verdict is Health.WARN and history.stands and not often):
         return _of_a_stall(history)
     if verdict is Health.FENCED:

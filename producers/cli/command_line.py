@@ -145,17 +145,17 @@ class Stop:
     """Tells whether a command is to stop: a signal came, or its output was closed, as by ``head``."""
 
     def __init__(self) -> None:
-        self._asked = False
+        self._signalled = self._closed = False
 
     def __call__(self) -> bool:
         """Whether it is asked to."""
-        return self._asked
+        return self._signalled or self._closed
 
     def ask(self, _number: int, _frame: object) -> None:
         """Handle a signal; the second one interrupts."""
-        if self._asked:
+        if self._signalled:
             raise KeyboardInterrupt
-        self._asked = True
+        self._signalled = True
 
     def echo(self, line: str) -> None:
         """Print a line."""
@@ -163,7 +163,7 @@ class Stop:
             typer.echo(line)
         except BrokenPipeError:
             _write_no_more()
-            self._asked = True
+            self._closed = True
 
 
 @contextmanager

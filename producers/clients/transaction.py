@@ -52,7 +52,7 @@ class Transaction:
 
     ``kind`` says in errors what ``name`` is.  ``shard``: of the topic's rows, if each has its own writer.  ``refused``
     makes the error for a record that Kafka rejects.  All methods raise FencedError or BrokerUnavailableError if Kafka
-    does not accept a call.
+    does not accept a call; `produce` also UnknownTopicError.
     """
 
     def __init__(

@@ -113,7 +113,7 @@ class PolicyFit:
                 past += f" (here up to {ahead / 1000:,.1f} s: pass a smaller --early)"
             return f"{told} The watermark was moved too far by {past}. To start over, add --reset"
         also = f" --out-of-order {ceil(most / 1000)}" if apart and most > order else ""
-        behind = max(behind for delay, behind in self._distances if delay <= most)
+        behind = max(far for delay, far in self._distances if delay <= most)
         if not apart and 2 * behind < most:  # it would be as --late, and hold the watermark back by as much
             also = f" --out-of-order {ceil(behind / 1000)}"
         return f"{late} --late {ceil(most / 1000)}{also} keeps the times of 99 %"

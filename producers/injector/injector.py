@@ -380,7 +380,7 @@ class Injector(Closing):
             return
         target = self.injection.target_topic if routing is Routing.FORWARD else self.injection.dropped_to
         self.counts["dropped"] += routing is Routing.DROP
-        if target is None:
+        if target is None or (routing is Routing.DROP and is_mark_key(key)):  # a mark is true of the input alone
             return
         own = sanitizer.headers(record)
         if not bounds[0] <= log_time <= bounds[1] or log_time == 0:
@@ -390,7 +390,7 @@ class Injector(Closing):
         if routing is Routing.FORWARD:
             self._out.produce(target, number, key, value, [*sanitizer.without_ours(own), *headers], log_time)
             self._writer.count(number, 1)
-        elif not is_mark_key(key):  # marks would be true of the input alone
+        else:
             self._out.produce(target, -1, key, value, own, log_time)
 
     def commit(self) -> None:

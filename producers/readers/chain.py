@@ -79,10 +79,10 @@ class ChainReader(Closing):
         It reads a topic again, further back, for a source that a job waits for.
         """
         while topics := topics or self._fold.named() or self._fold.again(self._tables.awaited()):
+            for topic in self._observers.keys() & topics:  # they are read again, from further back
+                self._observers.pop(topic).close()
             for topic in sorted(topics):
                 progress(topic)
-                if (old := self._observers.pop(topic, None)) is not None:  # it is read again, from further back
-                    old.close()
                 try:
                     self._read_topic(topic)
                 except (MissingRightError, UnknownTopicError):
@@ -165,7 +165,7 @@ class ChainReader(Closing):
             if not self._observers:
                 time.sleep(left)
             for topic in sorted(self._observers):
-                if self._follow(topic, min(left, 0.1) / len(self._observers)):
+                if self._follow(topic, min(left, 0.1) / max(1, len(self._observers))):
                     quiet.discard(topic)
         self._unanswered = bool(quiet) and not self._is_answered(min(quiet))
         # A quiet topic is up to date only if Kafka answers, and all its earlier records were read.
@@ -195,6 +195,8 @@ class ChainReader(Closing):
     def _follow(self, topic: str, seconds: float) -> bool:
         """Apply the new records of a topic; return whether there were any."""
         came = False
+        if topic not in self._observers:  # another topic's marks lead back to it
+            return came
         try:
             for record in self._observers[topic].poll(seconds):
                 self._fold.take(record, self._clock.wall())

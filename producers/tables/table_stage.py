@@ -37,10 +37,9 @@ class Tables:
     def __init__(self, names: Iterable[str]) -> None:
         self._found: dict[str, TableWatermark | str] = dict.fromkeys(names, "")
         self._opened: dict[str, Any] = {}
-        self._named: set[str] = set()
 
     def read(self) -> set[str]:
-        """Read the tables; return the input topics of their jobs that no call has returned before."""
+        """Read the tables; return the input topics of their jobs."""
         for name in self._found:
             try:
                 self._opened[name] = open_table(name, self._opened.get(name))
@@ -48,9 +47,7 @@ class Tables:
             except FloodmarkError as error:
                 self._found[name] = str(error)
         read = (found for found in self._found.values() if not isinstance(found, str))
-        new = set[str]().union(*map(_inputs, read)) - self._named
-        self._named |= new
-        return new
+        return set[str]().union(*map(_inputs, read))
 
     def awaited(self) -> list[Holder]:
         """Return the sources that jobs wait for, by their last two commits with one watermark."""

@@ -5,7 +5,6 @@ import json
 import urllib.error
 import urllib.request
 from contextlib import suppress
-from itertools import count
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -128,15 +127,17 @@ class AirflowAsset:
     def _asset_id(self) -> int:
         """Look up the number of the asset; it may change, so each event does."""
         for field in ("name", "uri"):  # the pattern also finds longer ones
-            for offset in count(step=_PAGE):
-                query = urlencode({f"{field}_pattern": self._asset, "limit": _PAGE, "offset": offset})
-                found = self._endpoint.ask_json(f"/api/v2/assets?{query}").get("assets", ())
+            offset = 0
+            while found := self._page(field, offset):  # Airflow may return fewer than asked for
+                offset += len(found)
                 for asset in found:
                     if asset[field] == self._asset:
                         return int(asset["id"])
-                if len(found) < _PAGE:
-                    break
         raise RefusedError(f"Airflow knows no active asset {self._asset!r}")
+
+    def _page(self, field: str, offset: int) -> list[dict[str, Any]]:
+        query = urlencode({f"{field}_pattern": self._asset, "limit": _PAGE, "offset": offset})
+        return list(self._endpoint.ask_json(f"/api/v2/assets?{query}").get("assets", ()))
 
 
 class DagsterAsset:

@@ -27,7 +27,10 @@ _FORMAT: Final = 1
 
 
 def create_position_topic(config: Config, topic: str) -> bool:
-    """Create the topic if it does not exist; return whether it was created.  `UsageError` if it is not compacted."""
+    """Create the topic if it does not exist; return whether it was created.
+
+    `UsageError` if the topic is not compacted, or Kafka also deletes its old records.
+    """
     if topic not in existing_topics(config):
         create_topics(config, {topic: 1}, {"cleanup.policy": "compact"})
         return True

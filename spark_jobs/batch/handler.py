@@ -435,7 +435,10 @@ def _stop_all() -> None:
         with suppress(Exception):  # the session may be gone
             if handler.is_running:
                 if handler.failure is None and not handler.ended:
-                    advice = "its input has not ended. To wait for that, call awaitTermination() without a timeout"
+                    lacks = "its input has not ended"
+                    if handler.progress.watermark == END_OF_TIME:
+                        lacks = "its last results are not written yet"
+                    advice = f"{lacks}. To wait for that, call awaitTermination() without a timeout"
                     _log.warning("job %s is stopped, because the program ends: %s", handler.identity.job, advice)
                 handler.stop(_PATIENCE)
             else:

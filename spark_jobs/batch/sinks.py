@@ -27,6 +27,7 @@ from floodmark.schemas.errors import (
     ContinueError,
     InvalidOutputError,
     ReplacedCheckpointError,
+    UnknownTopicError,
 )
 from floodmark.schemas.records import READ_HEADER, Status, WatermarkRecord
 from floodmark.schemas.timestamps import promisable
@@ -372,7 +373,7 @@ class ExactlyOnceSink(_KafkaSink):
                 for record in after_rows:
                     out.produce(*record)
                 out.commit()
-            except BrokerUnavailableError as error:
+            except (BrokerUnavailableError, UnknownTopicError) as error:  # a new client asks for the topic again
                 if attempt == _ATTEMPTS:
                     raise
                 _log.warning("job %s: batch %d is retried after: %s", self._job, batch_id, error)

@@ -112,6 +112,8 @@ def test_a_source_that_restarts_again_and_again_is_told_and_a_deployment_is_not(
     history([NOW, NOW], epoch=5, into=kept)
     unknown = kept.verdict(kept.seen + 100)
     assert (unknown, cause_of(kept, unknown, kept.seen + 100)) == (None, Cause.RESTARTS), "not told to be well"
+    history([None, None], epoch=6, into=kept)
+    assert cause_of(kept, kept.verdict(kept.seen + 100), kept.seen + 100) is Cause.RESTARTS, "it dies at each start"
 
 
 @pytest.mark.parametrize("status", [Status.ENDED, Status.IDLE])

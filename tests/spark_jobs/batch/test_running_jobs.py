@@ -18,6 +18,7 @@ identity = SimpleNamespace(job="j", checkpoint_id="c")
 stop = lambda _: print("stopped by", os.getpid(), flush=True)
 failure = ValueError() if sys.argv[1] == "failed" else None
 handler = Handler(identity=identity, is_running=True, stop=stop, failure=failure, ended=sys.argv[1] == "ended")
+handler.progress = SimpleNamespace(watermark=None)
 register_running(handler)
 if os.fork() == 0:
     raise SystemExit
