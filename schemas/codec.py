@@ -93,15 +93,24 @@ def _may_be_null(kind: object) -> bool:
     return kind == "null" or (isinstance(kind, Mapping) and _may_be_null(kind.get("type")))
 
 
-def decoded(data: bytes, parsed: Any, name: str, *, start: int = 0, reader: Any = None) -> dict[str, Any]:  # noqa: ANN401  # as fastavro parses it
+def decoded(
+    data: bytes,
+    parsed: Any,  # noqa: ANN401  # as fastavro parses it
+    name: str,
+    *,
+    start: int = 0,
+    reader: Any = None,  # noqa: ANN401  # the same
+    branches: bool = False,
+) -> dict[str, Any]:
     """Return the value of an Avro body, resolved to a reader's schema, or raise `UnreadableValueError`.
 
-    A value that cannot be resolved raises fastavro's own error.
+    A value that cannot be resolved raises fastavro's own error.  ``branches``: whether a value of a named type in a
+    union is a tuple of the type's name and the value.
     """
     body = BytesIO(data)
     body.seek(start)
     try:
-        value = fastavro.schemaless_reader(body, parsed, reader)
+        value = fastavro.schemaless_reader(body, parsed, reader, return_named_type=branches)
     except Exception as error:  # a hostile body can raise anything in the decoder
         if reader is not None and isinstance(error, SchemaResolutionError):
             raise

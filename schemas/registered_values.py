@@ -18,6 +18,16 @@ from floodmark.schemas.errors import IncompatibleSchemaError, SchemaError, Unrea
 FRAME_SIZE: Final = 5
 _SHOWN: Final = 80
 _MAX_PATH: Final = 100
+_KINDS: Final[Mapping[type, tuple[str, ...]]] = {
+    bool: ("boolean",),
+    int: ("long", "int"),
+    float: ("double", "float"),
+    str: ("string",),
+    bytes: ("bytes",),
+    dict: ("map",),
+    list: ("array",),
+}
+"""The types without a name that a value of a union may have; others come with their names."""
 _MORE: Final = 0x80  # the bit that says that more bytes of the number follow
 
 
@@ -108,14 +118,18 @@ class AvroBody:
                 fastavro.parse_schema(json.loads(each), named_schemas=named)
             parsed: Any = fastavro.parse_schema(json.loads(schema), named_schemas=named)
             self.schema: Final = parsed
+            self.named: Final = named
             self.name: Final[str] = str(parsed["name"])
         except (ValueError, TypeError, LookupError, fastavro.schema.SchemaParseException) as error:
             raise SchemaError(schema=schema[:_SHOWN], reason=f"{type(error).__name__}: {error}") from error
 
-    def decode(self, body: bytes, reader: Any = None) -> dict[str, Any]:  # noqa: ANN401  # as fastavro parses it
-        """Return a body's value; `UnreadableValueError` or `IncompatibleSchemaError` if the schemas do not fit."""
+    def decode(self, body: bytes, reader: Any = None, *, branches: bool = False) -> dict[str, Any]:  # noqa: ANN401  # as fastavro parses it
+        """Return a body's value; `UnreadableValueError` or `IncompatibleSchemaError` if the schemas do not fit.
+
+        ``branches``: as for `decoded`.
+        """
         try:
-            return decoded(body, self.schema, self.name, reader=reader)
+            return decoded(body, self.schema, self.name, reader=reader, branches=branches)
         except SchemaResolutionError as error:
             raise IncompatibleSchemaError(schema=f"reader {self.name}", reason=str(error)) from error
 
@@ -125,7 +139,7 @@ class AvroResolution:
 
     Raises:
         SchemaError: if one of them is not an Avro schema of a record.
-        IncompatibleSchemaError: if a time has another unit; Avro itself would not notice.
+        IncompatibleSchemaError: if a time has another unit, or a decimal another scale; Avro itself would not notice.
     """
 
     def __init__(self, writer: str, reader: str, referenced: Sequence[str] = ()) -> None:
@@ -136,8 +150,12 @@ class AvroResolution:
         """Whether both schemas, or an alias of the reader's, have the same name."""
         old, new = json.loads(writer), json.loads(reader)
         self._same = not referenced and to_parsing_canonical_form(old) == to_parsing_canonical_form(new)
-        written = _units(old)
-        for path, unit in _units(new).items() if self.is_of_reader else ():
+        self._has_choices = _encode_defaults(self._reader.schema, self._reader.named)
+        named: dict[str, Any] = {}
+        for each in referenced:
+            _units(json.loads(each), named)
+        written = _units(old, named)
+        for path, unit in _units(new, {}).items() if self.is_of_reader else ():
             if written.get(path, unit) != unit:
                 reason = f"field {path!r} was written as {written[path]}, and is read as {unit}"
                 raise IncompatibleSchemaError(schema=f"reader {self._reader.name}", reason=reason)
@@ -146,19 +164,92 @@ class AvroResolution:
         """Return a body in the reader's schema; errors are those of `AvroBody.decode`."""
         if self._same:
             return body
-        out = BytesIO()
-        fastavro.schemaless_writer(out, self._reader.schema, self._writer.decode(body, self._reader.schema))
+        reader, out = self._reader, BytesIO()
+        value: Any = self._writer.decode(body, reader.schema, branches=self._has_choices)
+        if self._has_choices:
+            value = _with_branches(value, reader.schema, reader.named)
+        try:
+            fastavro.schemaless_writer(out, reader.schema, value)
+        except (ValueError, TypeError, LookupError) as error:
+            reason = f"a value of {self._writer.name} cannot be written by it: {error}"
+            raise IncompatibleSchemaError(schema=f"reader {reader.name}", reason=reason) from error
         return out.getvalue()
 
 
-def _units(schema: Any, path: str = "") -> dict[str, str]:  # noqa: ANN401  # JSON
-    """Return the logical types of the times in a schema, by the paths of their fields."""
+def _encode_defaults(schema: Any, named: Mapping[str, Any]) -> bool:  # noqa: ANN401  # as fastavro parses it
+    """Encode defaults of bytes, which JSON has as text; return whether a union has several types besides null."""
     if isinstance(schema, list):
-        return {name: unit for option in schema for name, unit in _units(option, path).items()}
-    if not isinstance(schema, Mapping):
-        return {}
-    logical = str(schema.get("logicalType", ""))
-    found = {path: logical} if "timestamp" in logical else {}
+        found = [_encode_defaults(one, named) for one in schema]
+        return any(found) or len(found) - ("null" in schema) > 1
+    if not isinstance(schema, dict):
+        return False
+    found = [_encode_defaults(schema[part], named) for part in ("items", "values") if part in schema]
     for field in schema.get("fields", []):
-        found |= _units(field["type"], f"{path}.{field['name']}".lstrip("."))
-    return found | (_units(schema["type"], path) if isinstance(schema.get("type"), (Mapping, list)) else {})
+        found.append(_encode_defaults(field["type"], named))
+        first = field["type"][0] if isinstance(field["type"], list) else field["type"]
+        kind = named.get(first, first) if isinstance(first, str) else first
+        kind = kind["type"] if isinstance(kind, dict) else kind
+        if kind in {"bytes", "fixed"} and isinstance(field.get("default"), str):
+            field["default"] = field["default"].encode("iso-8859-1")
+    return any(found)
+
+
+def _with_branches(value: Any, schema: Any, named: Mapping[str, Any]) -> Any:  # noqa: ANN401  # as above
+    """Name the branch of each union in a value that was decoded with ``branches``: a writer would guess it."""
+    schema = named.get(schema, schema) if isinstance(schema, str) else schema
+    if isinstance(schema, list):
+        return _branch(value, schema, named)
+    if isinstance(value, tuple):  # the writer's schema has a union here, and the reader's one of its types
+        value = value[1]
+    if not isinstance(schema, dict):
+        return value
+    if isinstance(value, dict) and "fields" in schema:
+        return {one["name"]: _with_branches(value[one["name"]], one["type"], named) for one in schema["fields"]}
+    if isinstance(value, dict) and "values" in schema:
+        return {key: _with_branches(one, schema["values"], named) for key, one in value.items()}
+    if isinstance(value, list) and "items" in schema:
+        return [_with_branches(one, schema["items"], named) for one in value]
+    return value
+
+
+def _branch(value: Any, union: list[Any], named: Mapping[str, Any]) -> Any:  # noqa: ANN401  # as above
+    """Return a value of a union with the name of its branch; without, if its Python type tells none."""
+    whole = {
+        (one["name"] if "name" in one else one["type"]) if isinstance(one, dict) else one: one
+        for one in (named.get(one, one) if isinstance(one, str) else one for one in union)
+    }
+    name, inner = value if isinstance(value, tuple) else (None, value)
+    if name is None:
+        kinds = _KINDS.get(type(value), ())
+        name = next((kind for kind in kinds if kind in whole), None)
+    if name not in whole:
+        return inner
+    return name, _with_branches(inner, whole[name], named)
+
+
+def _units(schema: Any, named: dict[str, Any], path: str = "", within: frozenset[str] = frozenset()) -> dict[str, str]:  # noqa: ANN401  # JSON
+    """Return what the numbers of a schema count, times and decimals, by the paths of their fields, also by aliases.
+
+    ``named``: the types that are defined before, to which it adds.  ``within``: those around, since they may recur.
+    """
+    if isinstance(schema, list):
+        return {name: unit for one in schema for name, unit in _units(one, named, path, within).items()}
+    if isinstance(schema, str):
+        schema = named.get(schema.split(".")[-1])
+    if not isinstance(schema, Mapping) or (name := str(schema.get("name", "")).split(".")[-1]) in within:
+        return {}
+    if name:
+        named[name], within = schema, within | {name}
+    logical = str(schema.get("logicalType", ""))
+    found = {path: logical} if "timestamp" in logical or logical.startswith("time-") else {}
+    if logical == "decimal":
+        found[path] = f"decimal with scale {schema.get('scale', 0)}"
+    for field in schema.get("fields", []):
+        for called in (field["name"], *field.get("aliases", [])):
+            found |= _units(field["type"], named, f"{path}.{called}".lstrip("."), within)
+    for part in ("items", "values"):
+        if part in schema:
+            found |= _units(schema[part], named, f"{path}[]", within)
+    return found | (
+        _units(schema["type"], named, path, within) if isinstance(schema.get("type"), (Mapping, list)) else {}
+    )
