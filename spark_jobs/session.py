@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -10,8 +11,10 @@ import pyspark
 from floodmark.producers.embedded.jars import fetch
 from floodmark.schemas.errors import MissingConnectorError, UsageError
 from floodmark.spark_jobs.class_archive import JAVA_OPTIONS, archive_options
+from floodmark.spark_jobs.internals.connectors import is_stopped
 from floodmark.spark_jobs.internals.files import disk_settings
 from floodmark.spark_jobs.internals.jvm import RELEASE
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
@@ -80,9 +83,17 @@ def local_jars(*tables: Connector) -> str:
     return ",".join(path for _, path in sorted(unique.items()))
 
 
+def _running() -> SparkSession | None:
+    """Return the session of this process, also one of another thread, which Spark would return and change."""
+    with suppress(PySparkException):  # there is none
+        found = SparkSession.active()
+        return None if is_stopped(found) else found
+    return None
+
+
 def _refuse_running(settings: dict[str, str]) -> None:
     """Refuse a running session, which Spark would return, if it lacks settings and cannot change them."""
-    running = SparkSession.getActiveSession()
+    running = _running()
     lacking = [
         name
         for name, value in settings.items()
@@ -138,7 +149,7 @@ def local_session(
     chosen[JAVA_OPTIONS] += f" {archive}"
     if "SPARK_CONF_DIR" not in os.environ:  # that folder has the log settings of its owner
         chosen[JAVA_OPTIONS] += f' "-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"'
-    if SparkSession.getActiveSession() is not None:
+    if _running() is not None:
         chosen = settings or {}  # another time zone would change the times that it reads
     for name, value in chosen.items():
         builder = builder.config(name, value)

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -504,6 +505,16 @@ def test_a_checkpoint_of_a_plain_query_is_refused_and_never_rebuilt(spark, kafka
         counted(windowed(source(given)), out, checkpoint)
     with pytest.raises(ForeignCheckpointError, match="a plain Spark query, since the output has no batch of this job"):
         counted(windowed(source(given)), out, checkpoint, rebuild=True)
+
+
+def test_a_local_session_of_another_thread_changes_no_setting_of_the_running_one(spark):
+    zone = "spark.sql.session.timeZone"
+    spark.conf.set(zone, "Asia/Tokyo")
+    try:
+        with ThreadPoolExecutor() as other:
+            assert other.submit(local_session, "another thread").result().conf.get(zone) == "Asia/Tokyo"
+    finally:
+        spark.conf.set(zone, "UTC")
 
 
 def test_wrong_use_is_refused_at_once(spark, kafka, topic, source, checkpoint):
