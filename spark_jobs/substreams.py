@@ -61,7 +61,9 @@ def windows_per_key(
     if spark.conf.get(_PROVIDER, "") != _ROCKSDB:
         raise UsageError(reason=f"windows_per_key() needs the session setting {_PROVIDER}={_ROCKSDB}")
     times = F.unix_millis(event_time).alias(_TIME), F.unix_millis(substream).alias(_WATERMARK)
-    shaped = rows.select(key, event_time, *times, F.to_json(F.struct(*rows.columns)).alias(_ROW))
+    shaped = rows.select(
+        key, event_time, *times, F.to_json(F.struct(*rows.columns), {"ignoreNullFields": "false"}).alias(_ROW)
+    )
     columns = StructType.fromDDL(schema)
     if not isinstance(columns, StructType):
         raise UsageError(reason=f"windows_per_key(): schema {schema!r} names no columns")
