@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Literal, TypeVar
@@ -41,14 +42,16 @@ class Registry:
         url: of the registry; with several, separated by commas, the client tries each in turn.
         config: settings of confluent-kafka's ``SchemaRegistryClient``, such as ``basic.auth.user.info``, passed
             through; ``timeout`` defaults to 10 seconds.  `UsageError` if the client does not know one.
+        identity: of this registry and its copies in other processes; the default is new.
     """
 
-    def __init__(self, url: str, config: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, url: str, config: Mapping[str, Any] | None = None, *, identity: str | None = None) -> None:
         if not all(one.strip().startswith(("http://", "https://")) for one in url.split(",")):
             raise UsageError(reason=f"schema registry {url!r}: expected a URL that begins with http:// or https://")
         self.config: Final[dict[str, Any]] = {"timeout": 10, "max.retries": 2, **(config or {}), "url": url}
         self.url: Final = ",".join(map(_without_user, url.split(",")))
-        self.key: Final = json.dumps(self.config, sort_keys=True, default=repr)
+        self._identity: Final = identity or uuid.uuid4().hex  # for a function: no text of it is the same in each copy
+        self.key: Final = json.dumps(self.config, sort_keys=True, default=lambda _: self._identity)
         """Identifies the registry in this process; it contains secrets."""
         try:
             _ = self._clients
@@ -60,7 +63,8 @@ class Registry:
     @override
     def __reduce__(self) -> tuple[Any, ...]:
         url = self.config["url"]
-        return Registry, (url, {name: value for name, value in self.config.items() if name != "url"})
+        others = {name: value for name, value in self.config.items() if name != "url"}
+        return partial(Registry, identity=self._identity), (url, others)
 
     @override
     def __repr__(self) -> str:
@@ -74,6 +78,8 @@ class Registry:
             return None
         with self._clients.asking:
             # Garbage may have any number of ids: it must cost neither time nor memory.
+            for known in [known for known, again in missing.items() if again.passed]:
+                del missing[known]
             for pause in _RETRY_PAUSES if len(missing) < _MOST_RETRIED else _RETRY_PAUSES[:1]:
                 time.sleep(pause)
                 found = self._fetch(schema_id)
@@ -207,10 +213,11 @@ class FramedValues:
     """Decodes Confluent-framed values by the schema that wrote each: Avro, Protobuf and JSON Schema, also mixed.
 
     Times become aware datetimes if the schema declares them.  ``registry`` may be settings of ``SchemaRegistryClient``.
+    ``kind``: the one kind of schemas to read; values of others are unreadable.
     """
 
-    def __init__(self, registry: Registry | Mapping[str, Any]) -> None:
-        self._registry = registry_of(registry)
+    def __init__(self, registry: Registry | Mapping[str, Any], kind: Kind | None = None) -> None:
+        self._registry, self._kind = registry_of(registry), kind
         self._decoders: dict[int, _Decode] = {}
 
     def decode(self, value: bytes) -> dict[str, Any]:
@@ -225,6 +232,8 @@ class FramedValues:
             schema = self._registry.schema(schema_id)
             if schema is None:
                 raise _unreadable(value, f"the registry has no schema {schema_id}")
+            if self._kind not in {None, schema.kind}:
+                raise _unreadable(value, f"schema {schema_id} is {schema.kind}, expected {self._kind}")
             try:
                 decode = _decoder(schema)
             except SchemaError as error:

@@ -61,7 +61,7 @@ class ObjectTexts:
     """Converts framed Protobuf of any schema in the registry to JSON."""
 
     def __init__(self, registry: Registry) -> None:
-        self._values = FramedValues(registry)
+        self._values = FramedValues(registry, "PROTOBUF")
 
     def read(self, value: bytes | None) -> bytes | None:
         """Return a value as JSON; ``None``: it cannot be read."""

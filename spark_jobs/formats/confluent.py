@@ -188,6 +188,10 @@ class _ConfluentProtobuf(_Confluent):
         return self._json.decode(_converted(value, lambda: of_process(ObjectTexts, registry).read))
 
     @override
+    def require(self, row: StructType) -> None:
+        self._json.require(row)
+
+    @override
     def _body(self, row: Column) -> Column:
         described, path = self._text(), self._path()
         message = _converted(self._json.encode(row).cast("string"), lambda: message_writer(described, path))

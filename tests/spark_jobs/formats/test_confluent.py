@@ -11,6 +11,7 @@ from confluent_kafka.schema_registry.json_schema import JSONDeserializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from floodmark.producers import Registry, WatermarkedProducer, explicit
+from floodmark.producers.clients.clock import Deadline
 from floodmark.schemas.errors import (
     IncompatibleSchemaError,
     JobFailedError,
@@ -21,6 +22,8 @@ from floodmark.schemas.errors import (
 from floodmark.schemas.registered_values import frame
 from floodmark.spark_jobs import confluent_avro, confluent_json, confluent_protobuf, read, write
 from floodmark.spark_jobs.formats.bodies import AvroBodies
+from pyspark import cloudpickle
+from pyspark.sql.types import StructType
 from support.harness import TIME, drain, record_schema
 from support.orders import GARBAGE, V2, Order, Result, writer
 from support.registry import EmbeddedRegistry
@@ -170,6 +173,33 @@ def test_a_format_takes_the_settings_of_a_registry_client_and_goes_to_executors_
     assert unreachable.value.url == "http://127.0.0.1:9"
     with pytest.raises(UsageError, match="name no url, but max"):
         confluent_avro({"max.retries": 0}, OUT)
+
+
+def test_copies_of_a_registry_share_its_clients_also_if_a_setting_is_a_function():
+    """Each task of Spark has a copy; a function of a notebook is another object in each."""
+    given = {"bearer.auth.credentials.source": "CUSTOM", "bearer.auth.custom.provider.config": {}}
+    ours, other = (
+        Registry("http://127.0.0.1:9", {**given, "bearer.auth.custom.provider.function": lambda _: {}})
+        for _ in range(2)
+    )
+    copies = [cloudpickle.loads(cloudpickle.dumps(ours)) for _ in range(2)]
+    assert {one.key for one in copies} == {ours.key} != {other.key}
+
+
+def test_ids_that_were_missing_once_do_not_stop_the_retries_for_another(monkeypatch):
+    known, answers = Registry("http://127.0.0.1:9"), iter([None, "found"])
+    known._clients.missing.update(dict.fromkeys(range(9), Deadline(-1)))  # noqa: SLF001  # their time is over
+    monkeypatch.setattr(known, "_fetch", lambda _: next(answers))
+    monkeypatch.setattr(known, "_with_references", lambda found: found)
+    assert known.schema(17) == "found"
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_a_column_that_no_message_can_be_written_from_is_refused():
+    value = confluent_protobuf({"url": "http://127.0.0.1:9"}, "id BIGINT, at TIMESTAMP", message=Result, unit="ms")
+    with pytest.raises(UsageError):
+        value.require(StructType.fromDDL("id STRUCT<x: INT>, at TIMESTAMP"))
 
 
 @pytest.mark.kafka
