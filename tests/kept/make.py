@@ -32,6 +32,7 @@ from floodmark.producers.event_times.injection import STATE_HEADER, Injection
 from floodmark.producers.injector.injector import Injector
 from floodmark.schemas import Membership, Status, Tracker, WatermarkRecord, encode_watermark
 from floodmark.schemas.classify import Mark, Unreadable
+from floodmark.schemas.records import READ_HEADER
 from floodmark.schemas.tracker import MarkPolicy
 from floodmark.spark_jobs import local_session
 from floodmark.spark_jobs.lookahead.marks_ahead import Ahead
@@ -63,6 +64,8 @@ def header(name, value):
     if name == STATE_HEADER:
         state = without_ids(zlib.decompress(base64.b64decode(value)).decode())
         value = base64.b64encode(zlib.compress(state.encode(), 1))
+    if name == READ_HEADER:
+        value = without_ids(value.decode()).encode()
     return [name, text(value)]
 
 
