@@ -82,7 +82,7 @@ Unit = Literal["s", "ms", "us"]  # the unit of an epoch number: seconds, millise
 
 _MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _MALFORMED: Final = "floodmark_malformed"
-_ADJACENT: Final = r"\}[\s,]*\{"  # two objects, maybe of an array
+_ADJACENT: Final = r"\}[^\"'{}]*\{"  # two objects, maybe of an array
 _WITH_YEAR: Final = r"^[\x00-\x20]*[+-]?\d{4}"
 _NUMBER: Final = "decimal(25,6)"  # times a million, it still fits Spark's 38 digits
 
@@ -122,7 +122,9 @@ class _Json(Format):
         wire = StructType([*_with_text(self._schema), StructField(_MALFORMED, StringType())])
         # Spark ignores what follows an object, and reads `null` as an object without fields.
         items = F.size(F.from_json(F.concat(F.lit("["), text, F.lit("]")), "array<string>"))
-        is_one = (F.locate("{", text, 2) == 0) | ~text.rlike(_ADJACENT) | (items == 1)  # the quick ones first
+        opened, closed = (F.length(F.translate(text, brace, "")) for brace in "{}")
+        is_flat = (F.locate("{", text, 2) == 0) & (F.locate("}", text) == F.length(text))
+        is_one = is_flat | ((opened == closed) & ~text.rlike(_ADJACENT)) | (items == 1)  # the quick ones first
         whole = F.when(F.endswith(text, F.lit("}")) & is_one, text)
         return F.from_json(whole, wire, {"columnNameOfCorruptRecord": _MALFORMED})
 

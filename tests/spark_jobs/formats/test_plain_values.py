@@ -38,6 +38,7 @@ def local(text):
 def test_what_is_no_object_of_the_schema_is_unreadable(decoded):
     values = [
         *(b"{", b"[]", b"null", b"", b" ", b"5", b'"x"', b'[{"user": "u"}]', b"\xff", b'{"user": "\xff"}'),
+        *(b'{"user": "u"} rest}', b'{"user": "u"}}', b'{"user": "u"};{"user": "v"}', b'{"user": "u"} {"user": "v"}'),
         *(b'{"user": "u"} rest', b'{"at": "nonsense"}', b'{"at": "2024-13-01T00:00:00Z"}', b'{"at": true}'),
         *(b'{"at": "12:00:03"}', b'{"at": " T12:00:03Z"}', b'{"at": "12:00:03-05:00"}'),
         *(b'{"user": "u"}\n{"user": "v"}', b'{"user": "u"}{"user": "v"}', b'{"user": "u"}, {"user": "v"}'),
