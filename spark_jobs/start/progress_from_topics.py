@@ -47,7 +47,7 @@ class ProgressFromTopics:
             epoch=start_point.epoch,
             record_counts=RecordCounts({place for place, offset in replayed.items() if offset > 0}),
         )
-        self.progress.topic_ids = ids
+        self.progress.topic_ids.update(ids)
         self.progress.resume(
             now=time.time_ns() // 1_000_000,
             percentile=any(spec.percentile is not None for spec in specs),
