@@ -300,3 +300,36 @@ def test_a_board_that_waits_for_a_topic_stays_while_the_broker_is_away(kafka, mo
         create_topics(kafka.config, {name: 1})
         twelve_marks(kafka, name)
         until(lambda: reader.poll(0.1) or reader.board().topic(name).watermark == 11, "its watermark")
+
+
+@pytest.mark.kafka
+def test_topics_that_are_read_again_are_followed_anew_also_if_the_broker_is_away_then(kafka, topic, monkeypatch):
+    first, second, third = sorted(topic(1) for _ in range(3))
+    for name in (first, second, third):
+        twelve_marks(kafka, name)
+    away = BrokerUnavailableError(bootstrap_servers="b", reason="away", seconds=1)
+    with ChainReader(kafka.config, [first, second, third]) as reader:
+        reader.poll(0.1)
+        read_topic, asked = reader._read_topic, []  # noqa: SLF001  # a broker that goes at this moment
+
+        def again(_awaited):
+            if asked:
+                return set()
+            asked.append(True)
+            for name in (second, third):
+                reader._fold.refuse(name, "it is read again")  # noqa: SLF001
+            return {second, third}
+
+        def refuse(_topic):
+            raise away
+
+        monkeypatch.setattr(reader._fold, "again", again)  # noqa: SLF001
+        with monkeypatch.context() as patch:
+            patch.setattr(reader, "_read_topic", refuse)
+            reader.poll(0.1)
+        monkeypatch.setattr(reader, "_read_topic", read_topic)
+        until(
+            lambda: reader.poll(0.1) or all(reader.board().topic(name) for name in (first, second, third)),
+            "all topics",
+        )
+        assert [reader.board().topic(name).watermark for name in (first, second, third)] == [11] * 3
