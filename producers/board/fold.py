@@ -22,8 +22,7 @@ from floodmark.producers.board.model import (
     Stage,
     State,
     TopicView,
-    deleted,
-    recreated,
+    lost_input,
 )
 from floodmark.producers.board.source_history import Health, TopicMarks, is_ahead, severity
 from floodmark.schemas.classify import Classified, Data, Mark
@@ -400,10 +399,8 @@ def _placed(
 def _of_silence(inputs: Collection[TopicView], marks: TopicMarks, job: str) -> tuple[Cause, str] | None:
     """Return why a job is silent, with the reason; ``None``: Kafka does not show that."""
     published = marks.published.get(job)
-    if again := recreated(inputs, ids_read(published)):
-        return Cause.RECREATED, reason_of(Cause.RECREATED, ", ".join(again))
-    if gone := deleted(inputs, offsets_read(published)):
-        return Cause.DELETED, reason_of(Cause.DELETED, f"{sum(gone.values()):,}", ", ".join(gone))
+    if (lost := lost_input(inputs, offsets_read(published), ids_read(published))) is not None:
+        return lost
     waiting, shards = marks.waiting_shards.get(job, (0, 0))
     return (Cause.SHARDS, reason_of(Cause.SHARDS, waiting, shards)) if waiting else None
 

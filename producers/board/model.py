@@ -1,12 +1,12 @@
 """The board as a value: stages with their topics, partitions and sources.  Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from floodmark.producers.board.causes import Cause
+from floodmark.producers.board.causes import Cause, reason_of
 from floodmark.producers.board.source_history import Health, is_failure
 from floodmark.schemas.classify import Offsets
 from floodmark.schemas.records import Holder
@@ -116,9 +116,16 @@ def deleted(views: Iterable[TopicView], read: Offsets) -> dict[str, int]:
     return dict(found)
 
 
-def recreated(views: Iterable[TopicView], ids: Mapping[str, str]) -> list[str]:
-    """Return the topics that have another id than ``ids``, by which a job has read them."""
-    return [view.topic for view in views if view.topic_id not in {None, ids.get(view.topic, view.topic_id)}]
+def lost_input(views: Collection[TopicView], read: Offsets, ids: Mapping[str, str]) -> tuple[Cause, str] | None:
+    """Return why a job cannot continue with its input, and the reason; ``None``: the board shows none.
+
+    ``read``, ``ids``: up to where it had read its topics, and the ids that they had.
+    """
+    if again := [view.topic for view in views if view.topic_id not in {None, ids.get(view.topic, view.topic_id)}]:
+        return Cause.RECREATED, reason_of(Cause.RECREATED, ", ".join(again))
+    if gone := deleted(views, read):
+        return Cause.DELETED, reason_of(Cause.DELETED, f"{sum(gone.values()):,}", ", ".join(gone))
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

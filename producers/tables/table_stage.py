@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from floodmark.producers.board.causes import Cause, reason_of
+from floodmark.producers.board.causes import Cause
 from floodmark.producers.board.model import (
     Board,
     Lags,
@@ -14,8 +14,7 @@ from floodmark.producers.board.model import (
     Stage,
     State,
     TopicView,
-    deleted,
-    recreated,
+    lost_input,
 )
 from floodmark.producers.board.source_history import Health
 from floodmark.producers.tables.table_history import open_table
@@ -132,10 +131,8 @@ def _judge(
         return None, Cause.NOTHING_PROMISED, "the job has no watermark yet"
     advanced = _advanced(before, table.watermark, last_rise)
     if now - table.committed_at > 2 * max(table.pause, _SHORTEST) and advanced > table.committed_at:
-        if again := recreated(before, table.ids):
-            return Health.STOP, Cause.RECREATED, reason_of(Cause.RECREATED, ", ".join(again))
-        if gone := deleted(before, table.read):
-            return Health.STOP, Cause.DELETED, reason_of(Cause.DELETED, f"{sum(gone.values()):,}", ", ".join(gone))
+        if (lost := lost_input(before, table.read, table.ids)) is not None:
+            return Health.STOP, *lost
         return Health.STOP, Cause.SILENT, "the job no longer commits, but its input has advanced"
     return Health.OK, None, ""
 
