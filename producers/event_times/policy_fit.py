@@ -112,10 +112,12 @@ class PolicyFit:
             if ahead + median > order:
                 past += f" (here up to {ahead / 1000:,.1f} s: pass a smaller --early)"
             return f"{told} The watermark was moved too far by {past}. To start over, add --reset"
-        also = f" --out-of-order {ceil(most / 1000)}" if apart and most > order else ""
-        behind = max(far for delay, far in self._distances if delay <= most)
-        if not apart and 2 * behind < most:  # it would be as --late, and hold the watermark back by as much
-            also = f" --out-of-order {ceil(behind / 1000)}"
+        if apart:
+            own = most if most > order else None
+        else:  # it would be as --late, and hold the watermark back by as much
+            far = max(far for delay, far in self._distances if delay <= most)
+            own = far if 2 * far < most else None
+        also = "" if own is None else f" --out-of-order {ceil(own / 1000)}"
         return f"{late} --late {ceil(most / 1000)}{also} keeps the times of 99 %"
 
     def pop_advice(self) -> str | None:
