@@ -45,7 +45,7 @@ from floodmark.schemas.errors import (
     LateRecordError,
     UsageError,
 )
-from support.harness import drain, faults, grow, read_to_end, record, until, until_promised
+from support.harness import StumblingStrategy, drain, faults, grow, read_to_end, record, until, until_promised
 
 pytestmark = pytest.mark.kafka
 PAGE = Path(__file__).parents[2] / "producers" / "SERVICES.md"
@@ -412,28 +412,12 @@ def test_an_error_of_one_source_silences_no_other_and_is_raised(kafka, topic):
     assert late._emitter.registered, "behind the bad one, and marked all the same"  # noqa: SLF001
 
 
-class Stumbling(Generator):
-    """A strategy of a user that fails once, when it is told to."""
-
-    stumbles = False
-
-    def watermark(self):
-        if self.stumbles:
-            self.stumbles = False
-            raise ZeroDivisionError
-
-
-class StumblingStrategy(Strategy):
-    def build(self):
-        return Stumbling()
-
-
 def test_a_pool_whose_end_met_an_error_ends_all_sources_at_the_next_call(kafka, topic):
     target = topic(2)
     pool = SourcePool(kafka.config, topic=target, interval=DAY, clock=ManualClock(wall=datetime.now(UTC)))
     [ours] = pool.join("a", strategy=StumblingStrategy())
     pool.join("b", strategy=ascending())
-    ours._generator.stumbles = True  # noqa: SLF001  # at its end, and no sooner
+    ours._generator.stumbles = 1  # noqa: SLF001  # at its end, and no sooner
     with pytest.raises(ZeroDivisionError):
         pool.end()
     pool.end()

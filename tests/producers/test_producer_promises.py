@@ -13,11 +13,9 @@ from confluent_kafka import KafkaError
 from floodmark.producers import (
     Data,
     EmbeddedKafka,
-    Generator,
     Mark,
     Observer,
     SourcePool,
-    Strategy,
     WatermarkedConsumer,
     WatermarkedProducer,
     ascending,
@@ -42,7 +40,7 @@ from floodmark.schemas.errors import (
     UnacknowledgedError,
     UsageError,
 )
-from support.harness import drain, read_to_end, until
+from support.harness import StumblingStrategy, drain, read_to_end, until
 
 DAY = timedelta(days=1)
 
@@ -123,22 +121,6 @@ def test_nothing_comes_after_the_end(kafka, topic):
         with pytest.raises(EndedError):
             action()
     assert faults(kafka, target) == []
-
-
-class Stumbling(Generator):
-    """A strategy of a user that fails as often as ``stumbles`` says."""
-
-    stumbles = 0
-
-    def watermark(self):
-        if self.stumbles:
-            self.stumbles -= 1
-            raise ZeroDivisionError
-
-
-class StumblingStrategy(Strategy):
-    def build(self):
-        return Stumbling()
 
 
 @pytest.mark.kafka

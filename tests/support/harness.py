@@ -12,7 +12,16 @@ from typing import Any
 
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
-from floodmark.producers import Data, EmbeddedKafka, Observer, WatermarkedProducer, create_topics, explicit
+from floodmark.producers import (
+    Data,
+    EmbeddedKafka,
+    Generator,
+    Observer,
+    Strategy,
+    WatermarkedProducer,
+    create_topics,
+    explicit,
+)
 from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.readers.check import checker_of, findings
 from floodmark.schemas import AvroCodec, Membership
@@ -171,6 +180,22 @@ def delete_topic(config: dict[str, str], topic: str) -> None:
     admin = AdminClient(config)
     admin.delete_topics([topic])[topic].result(15)
     until(lambda: topic not in admin.list_topics(timeout=30).topics, f"the end of {topic}")
+
+
+class Stumbling(Generator):
+    """A strategy of a user that fails as often as ``stumbles`` says."""
+
+    stumbles = 0
+
+    def watermark(self) -> None:
+        if self.stumbles:
+            self.stumbles -= 1
+            raise ZeroDivisionError
+
+
+class StumblingStrategy(Strategy):
+    def build(self) -> Generator:
+        return Stumbling()
 
 
 def recreate(config: dict[str, str], topic: str, partitions: int) -> None:

@@ -214,6 +214,12 @@ def test_what_a_library_makes_of_a_signal_ends_the_command_as_the_signal_does(nu
     assert signal.getsignal(number) == before
 
 
+def into_head(program):
+    """Run a program whose output is closed after a line; the last line is its exit status."""
+    command = f'{sys.executable} -c "$0" | head -1; echo ${{PIPESTATUS[0]}}'
+    return subprocess.run(["bash", "-c", command, program], capture_output=True, text=True, check=True)
+
+
 def test_a_reader_that_has_read_enough_ends_the_command_as_a_signal_does():
     program = (
         "from floodmark.producers.cli.command_line import ended_by_signals, run_command\n"
@@ -222,8 +228,7 @@ def test_a_reader_that_has_read_enough_ends_the_command_as_a_signal_does():
         "        while True: print('x' * 10_000)\n"
         "run_command(endless)"
     )
-    command = f'{sys.executable} -c "$0" | head -1; echo ${{PIPESTATUS[0]}}'
-    done = subprocess.run(["bash", "-c", command, program], capture_output=True, text=True, check=True)
+    done = into_head(program)
     assert (done.stdout.splitlines()[-1], done.stderr) == ("3", "")
 
 
@@ -237,8 +242,7 @@ def test_a_closed_output_asks_a_command_to_stop_as_a_first_signal_does():
         "        print('its last work is done', file=sys.stderr)\n"
         "run_command(until_asked)"
     )
-    command = f'{sys.executable} -c "$0" | head -1; echo ${{PIPESTATUS[0]}}'
-    done = subprocess.run(["bash", "-c", command, program], capture_output=True, text=True, check=True)
+    done = into_head(program)
     assert (done.stdout.splitlines()[-1], done.stderr) == ("0", "its last work is done\n")
 
 
