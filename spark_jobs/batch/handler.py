@@ -55,7 +55,7 @@ from floodmark.spark_jobs.batch.late_rows import count_late_rows, pass_threshold
 from floodmark.spark_jobs.batch.lookahead import Lookahead, withdraw, withdraw_stored
 from floodmark.spark_jobs.batch.observed_batch import ObservedBatch, require_usable, update_progress
 from floodmark.spark_jobs.batch.report import Batch, Standstill
-from floodmark.spark_jobs.batch.resume import refuse_unread, resume
+from floodmark.spark_jobs.batch.resume import begin_epoch, refuse_unread, resume
 from floodmark.spark_jobs.batch.sinks import Sink
 from floodmark.spark_jobs.batch.snapshots import JobIdentity, Snapshots
 from floodmark.spark_jobs.batch.stopping import Stopping
@@ -137,6 +137,7 @@ class BatchHandler:
                 TopicWatch(config, topics, progress.topic_ids, TopicUser.job(job)) for config, topics in self._topics()
             ]
             self.sink.open()
+            begin_epoch(progress, self.specs, self._settings)
             self.counts_at_start, self.processing_time_watermark = progress.counts, progress.processing_time
             self.progress, self.ended = progress, progress.ended
             threading.Thread(target=_check_while_idle, args=(ref(self), self._closed), daemon=True).start()

@@ -34,7 +34,7 @@ _MOST: Final = 100_000  # how many unread records are read to count them for an 
 def resume(
     job: str, specs: Sequence[SourceSpec], snapshots: Snapshots, settings: Settings, last: Committed | None
 ) -> Progress:
-    """Return the progress after the last batch that Spark has committed, in a new epoch."""
+    """Return the progress after the last batch that Spark has committed, still in its epoch."""
     if last is None:
         topics = [topic for spec in specs for topic in spec.topics]
         progress = Progress(Tracker(topics), record_counts=RecordCounts(_partly_read(specs)))
@@ -52,14 +52,18 @@ def resume(
             ran = from_spark_watermark(last.watermark, settings.windows_close)
             complete = progress.complete_after_rebuild(ran, stateful=snapshots.checkpoint.is_stateful)
             progress.finish_batch(settings.output(complete))
-    progress.resume(
-        now=max(time.time_ns() // 1_000_000, settings.epoch() + 1),  # the clock may be behind that of an earlier run
-        percentile=any(spec.percentile is not None for spec in specs),
-        judged=any(spec.late is not None for spec in specs),
-    )
     if progress.watermark == END_OF_TIME and last is not None:
         refuse_unread(job, specs, progress, last.offsets)
     return progress
+
+
+def begin_epoch(progress: Progress, specs: Sequence[SourceSpec], settings: Settings) -> None:
+    """Begin a new epoch, once the sink is open: an older instance, with a clock ahead, can write until it is fenced."""
+    progress.resume(
+        now=max(time.time_ns() // 1_000_000, settings.epoch() + 1),
+        percentile=any(spec.percentile is not None for spec in specs),
+        judged=any(spec.late is not None for spec in specs),
+    )
 
 
 def rebuild(specs: Sequence[SourceSpec], offsets: Offsets, next_watermark: int) -> Progress:

@@ -15,8 +15,9 @@ from floodmark.schemas.errors import UnreadInputError
 from floodmark.schemas.records import WatermarkRecord
 from floodmark.schemas.tracker import MarkPolicy
 from floodmark.spark_jobs.batch import lookahead, resume
+from floodmark.spark_jobs.batch.handler import BatchHandler
 from floodmark.spark_jobs.batch.handler_settings import Settings
-from floodmark.spark_jobs.batch.snapshots import Snapshots
+from floodmark.spark_jobs.batch.snapshots import JobIdentity, Snapshots
 from floodmark.spark_jobs.internals import checkpoint
 from floodmark.spark_jobs.internals.checkpoint import Committed
 from floodmark.spark_jobs.internals.files import LocalFiles
@@ -179,15 +180,24 @@ def test_the_next_batch_runs_with_no_more_than_its_records_justify(history):
 
 @pytest.mark.parametrize("last", [None, Committed(7, {}, 0)], ids=["no snapshot", "an older snapshot"])
 def test_the_epoch_is_higher_than_the_last_one_in_the_output_although_the_clock_is_behind(last, monkeypatch):
-    """Otherwise readers would take the new marks for those of an older run, and ignore them."""
+    """Otherwise readers would take the new marks for those of an older run, and ignore them.
+
+    The older instance can write until the sink fences it, also after the new one has read its progress.
+    """
     position = StoredPosition("old", 7, 700, Published({}, 0)).text
     mark = TableMark(job="job", epoch=10**15, batch=7, watermark=700, position=position)
     monkeypatch.setattr("floodmark.spark_jobs.start.job_output.clone", lambda spark: spark)
-    table = SimpleNamespace(name="t", newest=lambda _: mark, failing=lambda _: nullcontext())
+    marks = []
+    table = SimpleNamespace(name="t", newest=lambda _: marks[-1] if marks else None, failing=lambda _: nullcontext())
     output = job_output(None, None, table, {}, "job", None)
     snapshots = SimpleNamespace(load=lambda _: Progress(Tracker([]), epoch=5))
-    found = resume.resume("job", [], snapshots, Settings(epoch=lambda: output.last().epoch), last)
-    assert found.epoch == 10**15 + 1
+    monkeypatch.setattr("floodmark.spark_jobs.batch.handler.committed", lambda _: last)
+    sink = SimpleNamespace(open=lambda: marks.append(mark), target=None, close=lambda: None)
+    identity, settings = JobIdentity("job", (), None), Settings(epoch=lambda: output.last().epoch if marks else 0)
+    handler = BatchHandler(identity, [], sink, snapshots, settings, recent=1)
+    handler.attach(SimpleNamespace(id="id", runId="run"), None, lambda: None)
+    handler._closed.set()  # noqa: SLF001  # its thread ends
+    assert handler.progress.epoch == 10**15 + 1
 
 
 @pytest.mark.parametrize("marks", [0, resume._MOST + 1])  # noqa: SLF001  # its bound
