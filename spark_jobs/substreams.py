@@ -111,7 +111,13 @@ class _Windows(StatefulProcessor):
 
     @override
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator["pd.DataFrame"]:
-        yield from self._complete(key, int(timerValues.getCurrentWatermarkInMs()) + 1)
+        watermark = int(timerValues.getCurrentWatermarkInMs()) + 1
+        yield from self._complete(key, watermark)
+        done = self._done.get()
+        if done is not None and done[0] > watermark:
+            self._handle.registerTimer(done[0] - 1)
+        elif not any(True for _ in self._windows.keys()):  # noqa: SIM118  # Spark's own map
+            self._done.clear()  # Spark drops rows behind the watermark of all keys, so a silent key needs no state
 
     def _complete(self, key: tuple[Any, ...], watermark: int) -> Iterator["pd.DataFrame"]:
         """Yield the results of the windows that end at or before a watermark."""

@@ -30,15 +30,22 @@ class Value:
     def update(self, value):
         self.stored = value
 
+    def clear(self):
+        self.stored = None
 
-def taking(aggregate):
-    """Give one key's state for windows of 10 ms, which takes rows of a batch (time, watermark)."""
+
+def state_of_key(aggregate):
+    """Give one key's state for windows of 10 ms: its processor, its stored watermark and its timers."""
     processor = substreams._Windows("key", 10, aggregate, ["n"])  # noqa: SLF001  # Spark calls it
+    value, timers = Value(), set()
     processor.init(
-        SimpleNamespace(
-            getMapState=lambda *_: Windows(), getValueState=lambda *_: Value(), registerTimer=lambda _time: None
-        )
+        SimpleNamespace(getMapState=lambda *_: Windows(), getValueState=lambda *_: value, registerTimer=timers.add)
     )
+    return processor, value, timers
+
+
+def taking(processor):
+    """Return a function that takes rows of a batch (time, watermark)."""
 
     def batch(*rows):
         names = ["floodmark_time", "floodmark_watermark", "floodmark_row"]
@@ -51,7 +58,7 @@ def taking(aggregate):
 
 @pytest.fixture
 def take():
-    return taking(lambda rows: {"n": len(rows)})
+    return taking(state_of_key(lambda rows: {"n": len(rows)})[0])
 
 
 def test_a_window_is_out_once_the_key_says_that_it_is_complete(take):
@@ -79,4 +86,20 @@ def test_a_row_behind_a_window_that_is_out_is_refused_by_name(take):
 def test_results_with_other_columns_than_the_schema_are_refused(result, message):
     """Pandas fills missing columns with nulls, and leaves out surplus ones."""
     with pytest.raises(UsageError, match=message):
-        taking(lambda _rows: result)((3, 12))
+        taking(state_of_key(lambda _rows: result)[0])((3, 12))
+
+
+def test_a_silent_key_leaves_no_state_once_all_keys_have_come_as_far():
+    """A key's watermark can be far ahead of that of all keys, which then still lets later rows of the key pass."""
+    processor, value, timers = state_of_key(lambda rows: {"n": len(rows)})
+    taking(processor)((3, 3), (12, 12), (15, 35))
+    assert value.stored == (35,)
+    for all_keys, stored in [(21, (35,)), (35, None)]:  # as Spark fires the timers that are due
+        due = {timer for timer in timers if timer < all_keys}
+        assert due, "a timer is left that forgets the key"
+        timers -= due
+        for _ in due:
+            at = SimpleNamespace(getCurrentWatermarkInMs=lambda all_keys=all_keys: all_keys - 1)
+            assert list(processor.handleExpiredTimer(("a",), at, None)) == []
+        assert value.stored == stored
+    assert not timers

@@ -139,6 +139,8 @@ def test_the_golden_table_with_substreams(kafka, topic, source, checkpoint, rock
     assert len(out) == len(expected)
     assert {(device, end): n for device, end, n in out} == dict(expected)
     assert job.counts["late"] == 0
+    states = [state["numRowsTotal"] for run in job.query.recentProgress for state in run["stateOperators"]]
+    assert states[-1] == 0, "keys that are complete leave no state"
 
 
 def test_a_key_that_is_on_time_does_not_wait_for_a_slow_one(kafka, topic, source, checkpoint, rocksdb):
