@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from base64 import urlsafe_b64encode
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -57,10 +58,9 @@ class EmbeddedKafka:
         return {"bootstrap.servers": self.bootstrap_servers}
 
     def _ports(self) -> tuple[int, int]:
-        kept = self.directory / "ports"
-        if kept.exists():  # the same address after a restart
-            first, second = kept.read_text(encoding="ascii").split()
-            return int(first), int(second)
+        with suppress(FileNotFoundError, ValueError):  # a full disk leaves an empty file
+            first, second = (self.directory / "ports").read_text(encoding="ascii").split()
+            return int(first), int(second)  # the same address after a restart
         one = other = free_port()
         while other == one:
             other = free_port()
@@ -107,33 +107,36 @@ class EmbeddedKafka:
         self._require_ports()
         (self.directory / "ports").write_text(f"{self._port} {self._controller_port}", encoding="ascii")
         (self.directory / "log4j2.xml").write_text(_LOG4J, encoding="ascii")
-        properties = self.directory / "server.properties"
+        properties = self.directory.absolute() / "server.properties"
         properties.write_text(self._properties(), encoding="utf-8")
-        classpath = os.pathsep.join(map(str, jars))
+        classpath = os.pathsep.join(str(jar.absolute()) for jar in jars)
         base = [java(), f"-Xmx{self._heap}", "-Xms64m", "-XX:+UseG1GC", "-XX:TieredStopAtLevel=1"]  # it starts quicker
-        base += [f"-Dlog4j2.configurationFile={self.directory / 'log4j2.xml'}", "-cp", classpath]
+        base += ["-Dlog4j2.configurationFile=log4j2.xml", "-cp", classpath]
         with self.log.open("ab") as log:
             if not (self.directory / "data" / "meta.properties").exists():
                 formatting = [*base, "kafka.tools.StorageTool", "format"]
                 cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
                 formatting += [f"--cluster-id={cluster}", "-c", str(properties)]
-                if subprocess.run(formatting, stdout=log, stderr=log, check=False).returncode:  # noqa: S603
+                done = subprocess.run(formatting, stdout=log, stderr=log, cwd=self.directory, check=False)  # noqa: S603
+                if done.returncode:
                     raise EmbeddedKafkaError(reason="its storage could not be formatted", log=self.log)
             # A session of its own: Ctrl-C reaches the command, which then stops the broker in order.
             self._process = subprocess.Popen(  # noqa: S603
                 [*base, "kafka.Kafka", str(properties)],
                 stdout=log,
                 stderr=log,
+                cwd=self.directory,
                 start_new_session=True,
                 pass_fds=[claim],
             )
         os.truncate(claim, 0)
         os.pwrite(claim, str(self._process.pid).encode(), 0)
-        self._start_guard()
+        self._start_guard(self._process.pid)
 
-    def _start_guard(self) -> None:
+    def _start_guard(self, broker: int) -> None:
         reading, writing = os.pipe()  # a number, which no garbage collection closes
-        command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")), str(self.directory / "claim")]
+        command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py"))]
+        command += [str(self.directory / "claim"), str(broker)]
         with self.log.open("ab") as log:
             guard = subprocess.Popen(command, stdin=reading, stdout=log, stderr=log, start_new_session=True)  # noqa: S603
         os.close(reading)
@@ -144,6 +147,7 @@ class EmbeddedKafka:
             guard, writing = self._guard
             self._guard = None
             os.close(writing)
+            guard.terminate()  # a forked child of this program keeps its end of the pipe open
             guard.wait()
 
     def _properties(self) -> str:
@@ -155,7 +159,7 @@ class EmbeddedKafka:
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            "log.dirs": str(self.directory / "data"),
+            "log.dirs": "data",  # without its path: a comma separates folders, and Java reads letters like ö otherwise
             "offsets.topic.replication.factor": "1",
             "offsets.topic.num.partitions": "4",
             "transaction.state.log.replication.factor": "1",

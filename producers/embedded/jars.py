@@ -13,6 +13,7 @@ from typing import Final
 from floodmark.schemas.errors import JarDownloadError, JavaError
 
 JAVA: Final = 17
+_LONGEST: Final = 900  # seconds for a download
 _UNREACHABLE: Final = re.compile(r"Server access error|Host \S+ not found|SERVER ERROR")
 
 
@@ -73,7 +74,11 @@ def retrieve(what: list[str], target: Path, log: Path, name: str) -> None:
     if not ivy:
         raise JarDownloadError(name=name, reason="this needs Ivy, a part of pyspark", advice="pip install pyspark")
     command = [*(java(), "-jar", str(ivy[-1])), *what, *("-retrieve", f"{target}/[artifact]-[revision].[ext]")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)  # noqa: S603
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LONGEST)  # noqa: S603
+    except subprocess.TimeoutExpired as error:
+        reason, advice = f"it took over {_LONGEST} s", "Check the network, and start again"
+        raise JarDownloadError(name=name, reason=reason, advice=advice) from error
     log.write_text(done.stdout + done.stderr, encoding="utf-8")
     if done.returncode or not any(target.iterdir()):
         raise JarDownloadError(name=name, **_why(name, done.stdout + done.stderr, log))

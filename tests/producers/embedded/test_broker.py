@@ -22,15 +22,17 @@ from support.processes import processes_of
 
 @pytest.mark.kafka
 def test_the_embedded_broker_comes_back_with_its_data(tmp_path, monkeypatch):
-    """Also with a cluster id that begins with a dash, which must not look like an option."""
+    """Also with a cluster id that begins with a dash, and in a folder with a comma and a letter beyond ASCII."""
     monkeypatch.setattr(broker.uuid, "uuid4", lambda: SimpleNamespace(bytes=b"\xfb" * 16))
-    kept = EmbeddedKafka(tmp_path / "kept")
+    kept = EmbeddedKafka(tmp_path / "kept, Jörg's")
     with kept:
         create_topics(kept.config, {"t": 1})
         with WatermarkedProducer(kept.config, topic="t", source="a", strategy=ascending()) as ours:
             ours.produce(b"x", event_time=12)
             ours.end()
-    with EmbeddedKafka(str(tmp_path / "kept")) as again:
+    assert [path.name for path in tmp_path.iterdir()] == ["kept, Jörg's"]
+    monkeypatch.chdir(tmp_path)
+    with EmbeddedKafka("kept, Jörg's") as again:
         assert again.bootstrap_servers == kept.bootstrap_servers
         assert drain(again.config, "t")[0] == [b"x"]
 
@@ -103,6 +105,22 @@ def test_a_jar_that_cannot_be_downloaded_is_named_with_the_cause(tmp_path, monke
         jars.fetch("org.apache.spark", "spark-avro_2.13", "4.2.1")
 
 
+def test_a_download_that_takes_too_long_is_named(tmp_path, monkeypatch):
+    def run(command, *, timeout, **_options):
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(jars, "java", lambda: "java")
+    monkeypatch.setattr(jars.subprocess, "run", run)
+    with pytest.raises(JarDownloadError, match=r"it took over 900 s.*the network"):
+        jars.retrieve([], tmp_path, tmp_path / "log", "org:a:1")
+
+
+def test_ports_that_a_full_disk_has_cut_are_chosen_anew(tmp_path):
+    (tmp_path / "ports").touch()
+    port = int(EmbeddedKafka(tmp_path).bootstrap_servers.split(":")[1])
+    assert 20_000 <= port < 32_000
+
+
 @pytest.mark.kafka
 def test_a_port_that_is_taken_is_a_clear_error(tmp_path, kafka):
     (tmp_path / "taken").mkdir()
@@ -158,6 +176,35 @@ def test_a_broker_ends_with_its_program(tmp_path, end):
     until(lambda: free(directory), "the end of the broker")
     with EmbeddedKafka(directory) as again:
         create_topics(again.config, {"t": 1})
+
+
+@pytest.mark.kafka
+def test_the_end_of_a_program_whose_broker_has_died_leaves_the_next_one_alone(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", LEFT, tmp_path, "waits"], stdout=subprocess.PIPE) as program:
+        assert program.stdout.readline() == b"started\n"
+        os.kill(int((tmp_path / "claim").read_text()), signal.SIGKILL)
+        until(lambda: free(tmp_path), "the end of the broker")
+        with EmbeddedKafka(tmp_path) as next_one:
+            program.kill()
+            program.wait()
+            until(lambda: len(processes_of(tmp_path)) == 2, "the end of the first guard")
+            assert next_one.running
+
+
+FORKS = """import os, signal, sys
+from floodmark.producers import EmbeddedKafka
+with EmbeddedKafka(sys.argv[1]):
+    child = os.fork()
+    if not child:
+        signal.pause()
+os.kill(child, signal.SIGKILL)
+"""
+"""A program with a child that has its open files."""
+
+
+@pytest.mark.kafka
+def test_a_broker_stops_while_a_child_of_its_program_goes_on(tmp_path):
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FORKS, tmp_path], check=True, timeout=90)
 
 
 @pytest.mark.kafka
