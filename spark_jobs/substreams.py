@@ -8,14 +8,17 @@ Stream Analytics' ``TIMESTAMP BY ... OVER``.
 import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Final
 
 from floodmark.schemas.errors import SubstreamError, UsageError
 from floodmark.schemas.timestamps import duration_of
+from floodmark.spark_jobs.reading.event_time import derived_times
+from floodmark.spark_jobs.reading.source_spec import plan_of
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import IntegralType, LongType, StringType, StructField, StructType
 from typing_extensions import override
 
 if TYPE_CHECKING:  # slow to import, and few jobs need it
@@ -52,7 +55,8 @@ def windows_per_key(
 
     Raises:
         UsageError: if the session does not keep its state in RocksDB, which Spark's operator needs, the width is below
-            1 ms, or the schema has no columns; while the job runs, if ``aggregate`` returns other columns.
+            1 ms, the schema has no columns, or the rows come from `event_time` with a ``shift``, which the watermark of
+            a key does not follow; while the job runs, if ``aggregate`` returns other columns.
         SubstreamError: while the job runs, for a row in a window that the key's own watermark has completed: all
             records of a key must be in one partition.
     """
@@ -60,6 +64,9 @@ def windows_per_key(
     spark = rows.sparkSession
     if spark.conf.get(_PROVIDER, "") != _ROCKSDB:
         raise UsageError(reason=f"windows_per_key() needs the session setting {_PROVIDER}={_ROCKSDB}")
+    if derived_times(plan_of(rows)).shift:
+        reason = "the watermark of a key does not follow event_time(..., shift=): use read(shift=)"
+        raise UsageError(reason=f"windows_per_key(): {reason}")
     times = F.unix_millis(event_time).alias(_TIME), F.unix_millis(substream).alias(_WATERMARK)
     shaped = rows.select(
         key, event_time, *times, F.to_json(F.struct(*rows.columns), {"ignoreNullFields": "false"}).alias(_ROW)
@@ -68,7 +75,7 @@ def windows_per_key(
     if not isinstance(columns, StructType):
         raise UsageError(reason=f"windows_per_key(): schema {schema!r} names no columns")
     output = StructType([StructField(key, StringType()), StructField("window_end", LongType()), *columns.fields])
-    processor = _Windows(key, width_ms, aggregate, [column.name for column in columns])
+    processor = _Windows(key, width_ms, aggregate, columns)
     results = shaped.groupBy(key).transformWithStateInPandas(processor, output, "Append", "EventTime")
     return results.withColumn("window_end", F.timestamp_millis("window_end"))
 
@@ -76,11 +83,12 @@ def windows_per_key(
 class _Windows(StatefulProcessor):
     """The open windows of one key, and the watermark that has completed windows."""
 
-    def __init__(self, key: str, width: int, aggregate: Aggregate, columns: list[str]) -> None:
+    def __init__(self, key: str, width: int, aggregate: Aggregate, columns: StructType) -> None:
         self._key = key
         self._width = width
         self._aggregate = aggregate
-        self._columns = columns
+        self._columns = columns.names
+        self._whole = [column.name for column in columns if isinstance(column.dataType, IntegralType)]
 
     @override
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -144,4 +152,11 @@ class _Windows(StatefulProcessor):
         if results:
             import pandas as pd  # noqa: PLC0415  # see above
 
-            yield pd.DataFrame(results, columns=[self._key, "window_end", *self._columns])
+            found = pd.DataFrame(results, columns=[self._key, "window_end", *self._columns])
+            for name in self._whole:  # beside a null, pandas makes floats of them, which are not exact
+                found[name] = pd.Series([_exact(result[name]) for result in results], dtype=object)
+            yield found
+
+
+def _exact(value: Any) -> Any:  # noqa: ANN401  # what a user's function returns
+    return int(value) if isinstance(value, Integral) else value

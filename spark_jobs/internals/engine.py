@@ -5,13 +5,15 @@ The watermark of the next batch is set by ``setWatermark`` of the query's waterm
 
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, wraps
 from typing import Any, Final
 
+import pyspark
 from floodmark.schemas.classify import Offsets
-from floodmark.schemas.errors import PlainQueryError
+from floodmark.schemas.errors import PlainQueryError, UnsupportedSparkError
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.spark_jobs.internals.checkpoint import merged
 from floodmark.spark_jobs.internals.jvm import RELEASE, each, kind_of, nodes, reaching
@@ -26,12 +28,8 @@ _UNARY: Final = "UnaryExecNode"
 
 _FAILS_UNASKED: Final = (4, 1)
 
-_INNER: Final = {
-    "AdaptiveSparkPlanExec": "executedPlan",
-    "ReusedExchangeExec": "child",
-    "ShuffleQueryStageExec": "plan",
-}
-"""Operators that hide others, and the method that returns these."""
+_ADAPTIVE: Final = "spark.sql.adaptive.streaming.stateless.enabled"  # on by default since Spark 4.1
+_starting: Final = threading.Lock()  # while a start changes this setting of its session
 
 _known: Final[dict[tuple[str, str], bool]] = {}  # whether a class of operators has an interface; a cache
 
@@ -43,8 +41,21 @@ _start: Final = DataStreamWriter.start
 
 
 def start_query(writer: DataStreamWriter) -> StreamingQuery:
-    """Start a query whose watermark a batch handler drives."""
-    return _start(writer)
+    """Start a query whose watermark a batch handler drives, without adaptive execution.
+
+    That would read the rows of a batch before it calls the handler, and hide the plan from it.
+    """
+    spark = writer._df.sparkSession  # noqa: SLF001
+    with _starting:
+        before = spark.conf.get(_ADAPTIVE, None)
+        spark.conf.set(_ADAPTIVE, "false")  # the query copies the settings of the session
+        try:
+            return _start(writer)
+        finally:
+            if before is None:
+                spark.conf.unset(_ADAPTIVE)
+            else:
+                spark.conf.set(_ADAPTIVE, before)
 
 
 def last_report(query: StreamingQuery) -> dict[str, Any] | None:
@@ -219,11 +230,12 @@ class _Flow:
 def _flow(node: Any, now: int | None, then: int | None, for_spark: int | None) -> _Flow:  # noqa: ANN401  # a JVM plan
     """Follow the watermark up a physical plan, as Spark's own propagation does; each call of the JVM costs 0.1 ms."""
     name = str(node.productPrefix()) or kind_of(node)
+    if name == "AdaptiveSparkPlanExec":  # what it has run is hidden, so that nothing would hold the watermark
+        raise UnsupportedSparkError(version=pyspark.__version__, missing=_ADAPTIVE, reason="it does not turn it off")
     if name == "EventTimeWatermarkExec":
         return _Flow(now, then, for_spark, passes_late=True)
-    inner = _INNER.get(name)
-    only = inner or ("child" if _is(node, name, _UNARY) else None)
-    below = [getattr(node, only)()] if only else each(node.children())
+    is_unary = name == "ReusedExchangeExec" or _is(node, name, _UNARY)
+    below = [node.child()] if is_unary else each(node.children())
     flows = [_flow(child, now, then, for_spark) for child in below]
     # An input without a watermark holds none back: the static side of a stream-static join.
     least = _Flow(

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from floodmark.schemas.errors import SubstreamError, UsageError
 from floodmark.spark_jobs import substreams
+from pyspark.sql.types import LongType, StructType
 
 
 class Windows(UserDict):
@@ -36,7 +37,7 @@ class Value:
 
 def state_of_key(aggregate):
     """Give one key's state for windows of 10 ms: its processor, its stored watermark and its timers."""
-    processor = substreams._Windows("key", 10, aggregate, ["n"])  # noqa: SLF001  # Spark calls it
+    processor = substreams._Windows("key", 10, aggregate, StructType().add("n", LongType()))  # noqa: SLF001  # Spark calls it
     value, timers = Value(), set()
     processor.init(
         SimpleNamespace(getMapState=lambda *_: Windows(), getValueState=lambda *_: value, registerTimer=timers.add)
@@ -103,3 +104,9 @@ def test_a_silent_key_leaves_no_state_once_all_keys_have_come_as_far():
             assert list(processor.handleExpiredTimer(("a",), at, None)) == []
         assert value.stored == stored
     assert not timers
+
+
+def test_large_whole_numbers_are_exact_although_another_window_has_none():
+    large = 1_786_000_000_000_000_001
+    take = taking(state_of_key(lambda rows: {"n": large if len(rows) > 1 else None})[0])
+    assert take((3, 3), (12, 12), (13, 25)) == [(10, None), (20, large)]

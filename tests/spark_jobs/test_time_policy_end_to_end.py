@@ -12,7 +12,7 @@ from floodmark.producers.event_times.formats import JsonField, substream_json, s
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.injector import Injector
 from floodmark.schemas.errors import JobFailedError, UsageError
-from floodmark.spark_jobs import ReadOptions, read, windows_per_key, write
+from floodmark.spark_jobs import ReadOptions, event_time, read, windows_per_key, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 pytestmark = pytest.mark.spark
@@ -219,3 +219,20 @@ def test_a_key_waits_for_rows_that_are_shifted(kafka, topic, source, checkpoint,
 def test_without_rocksdb_it_says_what_to_set(kafka, topic, source):
     with pytest.raises(UsageError, match="RocksDB"):
         per_key(source, topic(1))
+
+
+def test_a_time_that_is_shifted_after_read_is_refused_since_the_watermark_of_a_key_does_not_follow(
+    topic, source, rocksdb
+):
+    rows = source(topic(1), substream="key_watermark").withColumn("hour", F.date_trunc("hour", "at"))
+    shifted, usual = event_time(rows, "hour", shift=timedelta(hours=1)), timedelta(hours=1)
+    with pytest.raises(UsageError, match=r"windows_per_key\(\): .*a key does not follow event_time\(.*read\(shift=\)"):
+        windows_per_key(
+            shifted,
+            key="device",
+            event_time="hour",
+            substream="key_watermark",
+            width=usual,
+            aggregate=len,
+            schema="n INT",
+        )

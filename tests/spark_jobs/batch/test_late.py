@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from dataclasses import replace
+from json import loads
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -11,7 +12,7 @@ from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.testing import mark
 from floodmark.schemas import Status, encode_watermark, mark_key
 from floodmark.schemas.errors import InvalidOutputError, UsageError
-from floodmark.spark_jobs import route, write
+from floodmark.spark_jobs import json, route, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import WIDTH, counted, fails, read_events, windowed
 from support.harness import drain, events, until, window_counts
@@ -235,3 +236,33 @@ def test_a_topic_for_late_rows_must_be_usable(spark, kafka, topic, checkpoint):
             read_events(spark, kafka.bootstrap_servers, given, late=slip)
     with pytest.raises(UsageError, match="minPartitions"):
         read_events(spark, kafka.bootstrap_servers, given, late="drop", source_options={"minPartitions": "4"})
+
+
+@pytest.mark.every_spark
+@pytest.mark.parametrize("drops", [False, True], ids=["kept", "dropped"])
+@pytest.mark.parametrize("operator", ["join with a table", "sorted join with a table", "repartition"])
+def test_a_late_row_before_a_shuffle_without_state_is_judged_as_any_other(
+    spark, kafka, source, rows, topic, checkpoint, operator, drops
+):
+    """Adaptive execution, which newer Sparks use for such queries, would read rows before the handler runs."""
+    source.send(30_000)
+    source.mark(20_000)
+    found = rows(**({"late": "drop"} if drops else {}))
+    table = spark.createDataFrame([("k",)], "k STRING")
+    table = table.hint("merge" if operator.startswith("sorted") else "broadcast")
+    found = found.repartition(2, "k") if operator == "repartition" else found.join(table, "k", "left")
+    found = found.select("at", F.unix_millis("at").alias("n"))
+    out = topic(1)
+    job = write(
+        found, topic=out, value=json("at TIMESTAMP, n BIGINT"), event_time="at", job="x", checkpoint_location=checkpoint
+    )
+    job.processAllAvailable(_LIMIT)
+    source.send(10_000, 31_000)
+    source.mark(30_000)
+    job.processAllAvailable(_LIMIT)
+    source.send(29_000)
+    source.end()
+    job.awaitTermination(_LIMIT)
+    assert job.counts["late"] == 2
+    times = sorted(loads(value)["n"] for value in drain(kafka.config, out)[0])
+    assert times == ([30_000, 31_000] if drops else [10_000, 29_000, 30_000, 31_000])
