@@ -161,8 +161,12 @@ class Progress:
         marks: Iterable[AnyMark],
         policies: Mapping[str, MarkPolicy] = MappingProxyType({}),
         to_end: Callable[[], bool] = lambda: True,
+        *,
+        advance: bool = True,
     ) -> None:
-        """Apply the marks of a batch, in the order of each partition; ``to_end``: see `Tracker.advance`.
+        """Apply the marks of a batch, in the order of each partition, and ``advance`` the watermark.
+
+        ``to_end``: see `Tracker.advance`.
 
         The marks that the batch's watermark rests on come first, since this watermark holds once they are applied.
         """
@@ -173,9 +177,9 @@ class Progress:
         for part in parts:
             for mark in part:
                 self._apply(mark, policies.get(mark.topic, AS_WRITTEN))
-            self._tracker.advance(to_end)
-            if self._full_tracker is not None:
-                self._full_tracker.advance(to_end)
+            for tracker in (self._tracker, self._full_tracker) if advance else ():
+                if tracker is not None:
+                    tracker.advance(to_end)
         self._ahead, self._next_watermark = None, self._tracker.watermark
 
     def _apply(self, mark: AnyMark, policy: MarkPolicy) -> None:

@@ -75,7 +75,7 @@ def prepare_checkpoint(
                 _log.warning("job %s reads %d records again to restore its state: %s", job, start_point.records, done)
             checkpoint.plan(number, end, watermark)
             _run(query, number, specs, topics.progress, checkpoint)
-        topics.read_to(end)
+        topics.read_to(end, advance=number == len(steps) - 1)
     if steps:
         last, known = len(steps) - 1, topics.progress.watermark
         if known is not None:
@@ -87,7 +87,7 @@ def prepare_checkpoint(
 def _require_below(start_point: StartPoint, watermark: int | None) -> None:
     """Refuse an ``output_at`` that the watermark of the input has passed at the start: its results would be missing."""
     output_at = start_point.output_at
-    if output_at is None or start_point.follows is not None or watermark == END_OF_TIME:
+    if output_at is None or start_point.continues or watermark == END_OF_TIME:
         return
     if is_late(output_at, watermark):
         reason = (

@@ -40,6 +40,7 @@ class ProgressFromTopics:
         self.has_records: Final = any(end > first for first, end in bounds.values())  # whether Kafka has a record
         self._read = {place: first for place, (first, _) in bounds.items()}
         replayed = start_point.replayed or start_point.begins  # rows of a replay are not counted
+        self._has_read = start_point.continues
         self._tracker = Tracker([topic for spec in specs for topic in spec.topics])
         self.progress = Progress(
             self._tracker,
@@ -54,14 +55,18 @@ class ProgressFromTopics:
             judged=any(spec.late is not None for spec in specs),
         )
 
-    def read_to(self, end: Offsets) -> None:
-        """Read the marks before some offsets into the progress."""
+    def read_to(self, end: Offsets, *, advance: bool = True) -> None:
+        """Read the marks before some offsets into the progress.
+
+        ``advance``: its watermark, too.  Between cuts that are not of one time, topics may be further apart than they
+        ever were, and an idle one may be passed by.
+        """
         policies = {topic: spec.mark_policy for spec in self._specs for topic in spec.topics}
         unread = [(spec, ends) for spec in self._specs if (ends := self._unread(spec, end))]
         marks = [mark for spec, ends in unread for mark in self._marks(spec, ends)]
-        self.progress.apply(marks, policies, lambda: is_to_end(self._specs, end))
+        self.progress.apply(marks, policies, lambda: is_to_end(self._specs, end), advance=advance)
         self._tracker.counts.clear()  # those of the new checkpoint begin at 0
-        for spec, _ in unread:
+        for spec, _ in unread if self._has_read else ():
             self.progress.tally(spec.topics[0], 1, {})  # unknown whether any record was usable: count one that was
         self._read |= end
 

@@ -34,6 +34,11 @@ class StartPoint:
     """The ids of the input topics; the offsets are only valid with them."""
 
     @property
+    def continues(self) -> bool:
+        """Whether the output has results of the job, from an earlier checkpoint."""
+        return self.follows is not None or self.epoch > 0
+
+    @property
     def records(self) -> int:
         """The number of offsets to replay."""
         return sum(end - self.begins[place] for place, end in (self.replayed or {}).items())
