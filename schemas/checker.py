@@ -1,8 +1,9 @@
 """Check that a topic follows the specification, from its records.  Pure.
 
 It applies ``SPEC.md`` to one partition at a time, in the order of the log, and shares only the clock of leases with the
-tracker.  A row is late if it is below any earlier watermark of its partition: readers never take one back.  The idea of
-a validator that replays a feed is CockroachDB's ``cdctest``.
+tracker.  A row is late if it is below any earlier watermark of its partition: readers never take one back.  A
+membership holds in a partition from its first mark there, so the findings do not depend on which partition is read
+first.  The idea of a validator that replays a feed is CockroachDB's ``cdctest``.
 """
 
 from collections import Counter, OrderedDict, defaultdict
@@ -86,6 +87,8 @@ class _Source:
 
 @dataclass(slots=True)
 class _Partition:
+    version: int = 0  # of the membership, by its own marks
+    surplus: int = 0  # the last version with more sources than it says
     sources: dict[str, _Source] = field(default_factory=dict)
     last_offset: int | None = None
     reached: int | None = None  # the highest watermark that it ever had
@@ -182,6 +185,10 @@ class Checker:
                 known = self._reach.get(record.source, 0)
                 self._reach[record.source] = max(known, record.partitions, mark.partition + 1)
         yield from self._statement(state, mark, hash(encode_watermark(record)))
+        members = _members(state) if state.surplus < state.version and is_next else ()
+        if len(members) > self._sizes.get(state.version, 1):
+            state.surplus = state.version
+            yield Fault.SURPLUS_MEMBER, self._reported(members, state.version)
         if self._record_counts is not None:
             for found in self._record_counts.on_mark(record, topic="", partition=mark.partition, offset=mark.offset):
                 since = "the beginning" if found.after is None else f"offset {found.after}"
@@ -196,10 +203,10 @@ class Checker:
         if known != size:
             yield Fault.MEMBERSHIP_CONFLICT, f"membership {version} has size {size} here and {known} elsewhere"
         self._sizes[version] = max(known, size)
-        self._version = max(self._version, version)
-        size = self._sizes[self._version]
-        if version < self._version and record.status is not Status.ENDED and len(self._members(state)) >= size:
-            newer = f"all {size} of membership {self._version} have reported"
+        self._version, state.version = max(self._version, version), max(state.version, version)
+        size = self._sizes[state.version]
+        if version < state.version and record.status is not Status.ENDED and len(_members(state)) >= size:
+            newer = f"all {size} of membership {state.version} have reported"
             yield Fault.SURPLUS_MEMBER, f"a mark of membership {version}, and {newer}: no watermark covers its rows"
 
     def _statement(self, state: _Partition, mark: Mark, digest: int) -> Iterator[tuple[Fault, str]]:
@@ -234,21 +241,18 @@ class Checker:
 
     def _tick(self, state: _Partition, mark: Mark, *, anew: bool) -> None:
         """Move the clocks of leases by a mark, unless readers ignore it; ``anew``: the first one of its epoch."""
-        if mark.record.membership.version == self._version:
+        if mark.record.membership.version == state.version:
             leases = {source.last.lease for source in state.sources.values()}
             state.clocks = {n: state.clocks.get(n) or LeaseClock(n) for n in leases if n is not None}
             for clock in state.clocks.values():
                 clock.take(mark.source, mark.log_time, anew=anew)
 
-    def _members(self, state: _Partition) -> dict[str, _Source]:
-        return {n: s for n, s in state.sources.items() if s.last.membership.version == self._version}
-
-    def _absent(self, partition: int) -> dict[str, bool]:
+    def _absent(self, partition: int, version: int) -> dict[str, bool]:
         """Return the sources that need not mark a partition ("Absent" in ``SPEC.md``), and whether each has ended."""
         absent = {}
         for name in (name for name, reach in self._reach.items() if reach <= partition):
             lasts = [state.sources[name].last for state in self._partitions.values() if name in state.sources]
-            is_member = any(last.membership.version == self._version for last in lasts)
+            is_member = any(last.membership.version == version for last in lasts)
             if is_member and all(last.status is not Status.ACTIVE for last in lasts):
                 absent[name] = all(last.status is Status.ENDED for last in lasts)
         return absent
@@ -257,9 +261,9 @@ class Checker:
         """Return a partition's watermark (``None``: unknown, or none is active), and whether all sources have ended."""
         if partition not in self._combined:
             state = self._partitions[partition]
-            members = self._members(state)
-            absent = self._absent(partition)
-            if len(members) + len(absent) < self._sizes.get(self._version, 1):
+            members = _members(state)
+            absent = self._absent(partition, state.version)
+            if len(members) + len(absent) < self._sizes.get(state.version, 1):
                 watermark, ended = None, False
             else:
                 unread = not state.unread.isdisjoint({*members, *absent})
@@ -289,12 +293,21 @@ class Checker:
         size = self._sizes.get(self._version, 1)
         for number in sorted({*range(partitions), *self._partitions, *self._only_named(partitions)}):
             state = self._partitions[number]
-            names = sorted({*self._members(state), *self._absent(number)})
+            members = _members(state) if state.version == self._version else ()
+            names = sorted({*members, *self._absent(number, self._version)})
             if not state.sources and (len(names) < size or state.last_offset is not None):
                 found.append(Finding(Fault.UNMARKED_PARTITION, number, None, None, "no source has ever marked it"))
             elif len(names) != size:
                 fault = Fault.MISSING_MEMBER if len(names) < size else Fault.SURPLUS_MEMBER
-                listed = ", ".join(names)
-                message = f"{len(names)} of {size} sources of membership {self._version} have reported ({listed})"
-                found.append(Finding(fault, number, state.last_offset, None, message))
+                if fault is Fault.MISSING_MEMBER or state.surplus < self._version:
+                    message = self._reported(names, self._version)
+                    found.append(Finding(fault, number, state.last_offset, None, message))
         return found
+
+    def _reported(self, names: Collection[str], version: int) -> str:
+        size = self._sizes.get(version, 1)
+        return f"{len(names)} of {size} sources of membership {version} have reported ({', '.join(sorted(names))})"
+
+
+def _members(state: _Partition) -> dict[str, _Source]:
+    return {n: s for n, s in state.sources.items() if s.last.membership.version == state.version}
