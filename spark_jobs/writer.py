@@ -242,9 +242,13 @@ def preview(result: DataFrame, *, wait: timedelta = timedelta(seconds=30), rows:
     began: list[float] = []  # when each batch has; the first one does even without a record, but Spark starts slowly
     enough = threading.Event()
 
+    # As text, since Python's local times are ambiguous where the clock is set back.
+    kinds = {f"c{number}": "binary" if kind == "binary" else "string" for number, (_, kind) in enumerate(result.dtypes)}
+
     def keep(batch: DataFrame, _batch_id: int) -> None:
         began.append(time.monotonic())
-        found.extend(batch.limit(max(0, rows + 1 - len(found))).collect())  # one more tells that there are more
+        texts = batch.toDF(*kinds).select(*(F.col(name).cast(kind) for name, kind in kinds.items()))
+        found.extend(texts.limit(max(0, rows + 1 - len(found))).collect())  # one more tells that there are more
         if len(found) >= rows:
             enough.set()
 
@@ -260,7 +264,8 @@ def preview(result: DataFrame, *, wait: timedelta = timedelta(seconds=30), rows:
     if failure is not None:
         raise failure
     if found:
-        spark.createDataFrame(found[:rows], result.schema).show(rows, truncate=False)
+        schema = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
+        spark.createDataFrame(found[:rows], schema).toDF(*result.columns).show(rows, truncate=False)
     shown = f"{len(found)} row{'s' * (len(found) != 1)}" if len(found) <= rows else f"the first {rows} of more rows"
     has_ended = job.watermark == END_OF_TIME
     told = [f"{shown}, {'the input has ended' if has_ended else f'watermark {iso(job.watermark)}'}"]

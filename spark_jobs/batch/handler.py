@@ -405,7 +405,10 @@ class BatchHandler:
 def _check_while_idle(handler: "ref[BatchHandler]", closed: threading.Event) -> None:
     while not closed.wait(_IDLE):
         found = handler()
-        if found is None or not found.is_running:
+        if found is None:
+            return
+        if not found.is_running:
+            found.close()  # Spark may fail between two batches
             return
         found.check_while_idle()
         del found  # while this thread waits, it keeps no job in memory

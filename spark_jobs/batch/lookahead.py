@@ -157,9 +157,10 @@ class Lookahead:
         if end.keys() == self._assigned:
             return
         if not self._consumers:
-            for spec in self._specs:
-                config = {"group.id": "floodmark-lookahead", **spec.connection.config(), **_FIXED}
-                self._consumers.append(Consumer(config, logger=_log))
+            configs = [
+                {"group.id": "floodmark-lookahead", **spec.connection.config(), **_FIXED} for spec in self._specs
+            ]
+            self._consumers = [Consumer(config, logger=_log) for config in configs]  # all, or none if one fails
         for spec, consumer in zip(self._specs, self._consumers, strict=True):
             consumer.assign([TopicPartition(*place, at) for place, at in end.items() if place[0] in spec.topics])
         self._assigned = set(end)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from floodmark.schemas.classify import Offsets, Partition
-from floodmark.spark_jobs.internals.files import LocalFiles, files
+from floodmark.spark_jobs.internals.files import LocalFiles, corrupt, files
 from floodmark.spark_jobs.internals.jvm import RELEASE, each, kind_of, reaching
 from floodmark.spark_jobs.progress.offsets import from_spark, to_spark
 from pyspark.sql import SparkSession
@@ -100,21 +100,31 @@ class Checkpoint:
         """The last batch that a query has committed here; ``None``: none."""
         return max(self.files.numbers(_COMMITTED), default=None)
 
+    def _logged(self, name: str) -> str | None:
+        """Return a file of a log of Spark; ``None``: there is none."""
+        text = self.files.read(name)
+        try:
+            if text is not None:
+                _metadata(text)
+        except (IndexError, ValueError) as error:  # Spark does not write them through to the disk
+            raise corrupt(name, f"it is not whole: {error}") from error
+        return text
+
     def planned_end(self, batch_id: int) -> Offsets | None:
         """Return the end offsets of a planned batch; ``None``: it is not planned."""
-        plan = self.files.read(f"{_PLANNED}/{batch_id}")
+        plan = self._logged(f"{_PLANNED}/{batch_id}")
         with reaching("the log of planned batches"):
             return None if plan is None else _ends(plan)
 
     def planned_watermark(self, batch_id: int) -> int:
         """Return the watermark of a planned batch."""
-        plan = self.files.read(f"{_PLANNED}/{batch_id}")
+        plan = self._logged(f"{_PLANNED}/{batch_id}")
         with reaching("the log of planned batches"):
             return 0 if plan is None else int(_metadata(plan)["batchWatermarkMs"])
 
     def next_watermark(self, batch_id: int) -> int:
         """Return the watermark of the batch after a committed one."""
-        commit = self.files.read(f"{_COMMITTED}/{batch_id}")
+        commit = self._logged(f"{_COMMITTED}/{batch_id}")
         with reaching("the log of committed batches"):
             return 0 if commit is None else int(_metadata(commit)["nextBatchWatermarkMs"])
 
@@ -124,7 +134,7 @@ class Checkpoint:
             (f"{_PLANNED}/{batch_id + 1}", "batchWatermarkMs"),
             (f"{_COMMITTED}/{batch_id}", "nextBatchWatermarkMs"),
         ):
-            text = self.files.read(name)
+            text = self._logged(name)
             if text is not None and _metadata(text).get(field, watermark) > watermark:
                 self.files.write(name, _with_metadata(text, {field: watermark}))
 
@@ -152,7 +162,7 @@ class Checkpoint:
     def raise_watermark(self, batch_id: int, watermark: int) -> None:
         """Raise the watermark of the batch after a committed one to ``watermark``."""
         name, field = f"{_COMMITTED}/{batch_id}", "nextBatchWatermarkMs"
-        text = self.files.read(name)
+        text = self._logged(name)
         if text is not None and _metadata(text)[field] < watermark:
             self.files.write(name, _with_metadata(text, {field: watermark}))
 
@@ -166,7 +176,7 @@ class Checkpoint:
         last = self.last_committed
         if not self.is_stateful or last is None or max(self.files.numbers(_PLANNED), default=-1) != last:
             return  # no state, no batch, or the last batch will run again
-        plan, watermark = self.files.read(f"{_PLANNED}/{last}"), self.next_watermark(last)
+        plan, watermark = self._logged(f"{_PLANNED}/{last}"), self.next_watermark(last)
         if plan is not None and watermark > _metadata(plan)["batchWatermarkMs"]:
             self._store_plan(last + 1, plan, watermark)
 

@@ -31,7 +31,7 @@ They have no rename: they copy and delete, and to overwrite a file they first de
 
 FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"  # Spark's setting that names the class
 
-_DENIED: Final = "Permission denied"  # of local disks and of HDFS
+_DAMAGED: Final = ("ChecksumException", "Is a directory", "is not a file")  # what reading again does not mend
 
 _MANAGER: Final = "FileSystemBasedCheckpointFileManager"
 _MOVED: Final = (4, 1)  # the Spark version in which file managers got a package of their own
@@ -92,14 +92,14 @@ class LocalFiles(Files):
         try:
             data = path.read_bytes()
             if _checksums(path).exists() and not _fits(data, _checksums(path).read_bytes()):
-                raise _corrupt(path, "its checksum does not fit")
+                raise corrupt(path, "its checksum does not fit")
             return data.decode()
         except FileNotFoundError:
             return None
-        except PermissionError as error:
+        except (IsADirectoryError, ValueError) as error:
+            raise corrupt(path, str(error)) from error
+        except OSError as error:
             raise _inaccessible(path, "read", error.strerror) from error
-        except (OSError, ValueError) as error:
-            raise _corrupt(path, str(error)) from error
 
     @override
     def write(self, name: str, text: str) -> None:
@@ -140,7 +140,8 @@ def _refused(path: object, action: str) -> Iterator[None]:
         raise _inaccessible(path, action, str(error.java_exception).splitlines()[0]) from error
 
 
-def _corrupt(path: object, reason: str) -> CorruptSnapshotError:
+def corrupt(path: object, reason: str) -> CorruptSnapshotError:
+    """Return the error for a file that is there, and of no use."""
     return CorruptSnapshotError(where=str(path), reason=reason, advice="restore an intact copy")
 
 
@@ -204,7 +205,8 @@ class HadoopFiles(Files):
                 stream.close()
         except Py4JJavaError as error:
             reason = str(error.java_exception).splitlines()[0]
-            raise (_inaccessible(path, "read", reason) if _DENIED in reason else _corrupt(path, reason)) from error
+            is_damaged = any(said in reason for said in _DAMAGED)
+            raise (corrupt(path, reason) if is_damaged else _inaccessible(path, "read", reason)) from error
 
     @override
     def write(self, name: str, text: str) -> None:

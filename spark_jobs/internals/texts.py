@@ -4,6 +4,7 @@ Each version of Spark may change these texts.
 """
 
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from difflib import SequenceMatcher
@@ -18,6 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import StructField
 
+_quiet: Final = threading.Lock()  # while the loggers of PySpark are disabled
 _SILENT: Final = {"CollectMetrics", "LocalLimit", "ResolvedHint", "SubqueryAlias", "UnresolvedHint", "View"}
 """Operators that change no row, or only what another operator next to them tells."""
 _STREAMING: Final = "~"  # how Spark marks the lines of streaming operators
@@ -176,6 +178,8 @@ def change(stored: Sequence[str], found: Sequence[str]) -> tuple[str, str]:
     (('nothing in its place', 'Filter (k > 0)'), ("close='b'", "close='c'"))
     >>> change(["Join (a#1 = b#2)"], ["Join (a#1 = b#3)"])
     ('Join (a#1 = b#2)', 'Join (a#1 = b#3)')
+    >>> change(["Union", " read a", " read b"], ["Union", " read a", "read b"])
+    ('the same operators', 'the same operators, nested otherwise')
     """
     old, new = ([line.strip() for line in lines] for lines in (stored, found))
     for windows in (_fixed_windows, _sessions):
@@ -183,7 +187,10 @@ def change(stored: Sequence[str], found: Sequence[str]) -> tuple[str, str]:
         if (changed := next((pair for pair in pairs if pair[0] != pair[1]), None)) is not None:
             return changed
     places = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-    _, first, last, begin, end = next(place for place in places if place[0] != "equal")
+    changed_place = next((place for place in places if place[0] != "equal"), None)
+    if changed_place is None:
+        return "the same operators", "the same operators, nested otherwise"
+    _, first, last, begin, end = changed_place
     before, after = old[first] if first < last else "", new[begin] if begin < end else ""
     if _ID.sub("", before) != _ID.sub("", after):
         before, after = _ID.sub("", before), _ID.sub("", after)
@@ -229,14 +236,15 @@ def sizes(text: str | None) -> list[tuple[int, int]]:
 def field_of(rows: DataFrame, column: Column) -> StructField:
     """Return the field of a column; if there is no such column, PySpark raises its error, and does not log it."""
     loggers = [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("DataFrame", "SQL")]
-    disabled = [logger.disabled for logger in loggers]
-    try:
-        for logger in loggers:
-            logger.disabled = True
-        return rows.select(column).schema[0]
-    finally:
-        for logger, before in zip(loggers, disabled, strict=True):
-            logger.disabled = before
+    with _quiet:
+        disabled = [logger.disabled for logger in loggers]
+        try:
+            for logger in loggers:
+                logger.disabled = True
+            return rows.select(column).schema[0]
+        finally:
+            for logger, before in zip(loggers, disabled, strict=True):
+                logger.disabled = before
 
 
 def without_suggestion(error: Exception) -> str:

@@ -28,4 +28,5 @@ def test_a_job_fails_if_kafka_deletes_rows_before_it_has_read_them(kafka, spark,
         job = start()
         with pytest.raises(JobFailedError, match=r"deleted records that it had not .*not available in Kafka any more"):
             until(lambda job=job: fails(job), "the error", 60)
+        until(lambda job=job: job._handler._closed.is_set(), "its clients to be closed", 60)  # noqa: SLF001  # no other sign
         assert end_offsets(kafka.config, out) == before

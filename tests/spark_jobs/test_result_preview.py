@@ -45,6 +45,31 @@ def test_all_windows_of_an_input_that_has_ended(kafka, topic, result, capsys):
     assert set(Path(gettempdir()).glob("floodmark-preview-*")) == before
 
 
+def test_it_shows_what_spark_shows_also_in_the_hour_that_a_clock_repeats(spark, kafka, topic, capsys, monkeypatch):
+    """Python's local times do not tell which of the two hours it is."""
+    given = topic(1)
+    Stream.seeded(26).produce(kafka.config, given)
+    columns = [
+        "TIMESTAMP '2026-10-25 00:30:00+00:00' AS at",
+        "1D AS n",
+        "2 AS n",
+        "struct(1, TIMESTAMP '2026-10-25 00:30:00+00:00') AS both",
+        "array(1) AS few",
+        "CAST('a' AS BINARY) AS raw",
+        "CAST(NULL AS STRING) AS text",
+    ]
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        preview(read_events(spark, kafka.bootstrap_servers, given).selectExpr(*columns), wait=_WAIT, rows=1)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    shown = capsys.readouterr().out.rpartition("the first")[0]
+    spark.range(1).selectExpr(*columns).show(truncate=False)
+    assert shown.strip() == capsys.readouterr().out.strip()
+
+
 def test_an_interrupt_stops_its_job(spark, kafka, topic, result, monkeypatch):
     given = topic(1)
     Stream.seeded(22).produce(kafka.config, given, end=False)

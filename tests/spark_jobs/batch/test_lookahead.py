@@ -455,6 +455,26 @@ def test_it_rests_on_no_mark_in_front_of_a_burst(monkeypatch, unread, looks):
     assert found == (Ahead(90, {("t", 0): 102}) if looks else None)
 
 
+def test_a_client_that_cannot_be_made_ends_one_look_and_no_batch(monkeypatch):
+    made, client = [], SimpleNamespace(assign=lambda _places: None, unassign=lambda: None)
+
+    def make(_config, logger):
+        made.append(logger)
+        if len(made) == 2:
+            raise KafkaException("no certificate")
+        return client
+
+    monkeypatch.setattr(lookahead, "Consumer", make)
+    monkeypatch.setattr(Lookahead, "_wait", lambda *_: None)
+    connection = Connection(("t",), "nowhere:1", options={"maxOffsetsPerTrigger": "1000000"})
+    specs = [SourceSpec(name, connection, event_time=None, decode=None) for name in ("read-0", "read-1")]
+    settings = Settings(lookahead=timedelta(seconds=9), rules=LookaheadRules(possible=True))
+    ahead = Lookahead("job", specs, settings, Stopping(lambda: None))
+    for _ in range(2):
+        assert ahead.look(Progress(Tracker({"t"})), {("t", 0): 0}, 0) is None
+    assert len(made) == 4
+
+
 def test_while_it_catches_up_it_does_not_look(live, monkeypatch):
     monkeypatch.setattr(lookahead, "most_ahead", lambda _options: 4)
     run = live(WINDOWS, ENTRIES)

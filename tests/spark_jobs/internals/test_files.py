@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from floodmark.schemas.errors import CheckpointAccessError, CheckpointFilesError, CorruptSnapshotError, UsageError
 from floodmark.spark_jobs import write
+from floodmark.spark_jobs.internals.checkpoint import Checkpoint
 from floodmark.spark_jobs.internals.files import (
     FILE_MANAGER,
     HadoopFiles,
@@ -83,6 +85,27 @@ def test_what_is_no_text_is_corrupt(kept, tmp_path):
     (tmp_path / "job" / "1.json").mkdir()
     with pytest.raises(CorruptSnapshotError):
         kept.read("1.json")
+
+
+def test_a_file_that_cannot_be_opened_now_is_not_taken_for_a_damaged_one(tmp_path, monkeypatch):
+    """Else it would be rebuilt where the session allows that."""
+    files = LocalFiles(tmp_path)
+    files.write("1.json", TEXT)
+    monkeypatch.setattr(Path, "read_bytes", lambda _path: os.open("/dev/null/x", os.O_RDONLY))
+    with pytest.raises(CheckpointAccessError, match="cannot be read: Not a directory"):
+        files.read("1.json")
+
+
+@pytest.mark.parametrize("text", ["", "v1\n", "v1\n{\n-"])
+def test_a_log_file_that_a_power_loss_has_cut_is_named(spark, tmp_path, text):
+    checkpoint = Checkpoint(spark, str(tmp_path))
+    for name in ("offsets/0", "commits/0"):
+        checkpoint.files.write(name, text)
+    for read, name in ((checkpoint.planned_end, "offsets"), (checkpoint.next_watermark, "commits")):
+        with pytest.raises(
+            CorruptSnapshotError, match=rf"{name}/0 cannot be read: it is not whole: .*restore an intact"
+        ):
+            read(0)
 
 
 def test_a_file_that_cannot_be_written_is_named(kept):
