@@ -364,8 +364,8 @@ class SourcePool:
     def close(self, timeout: float = 10) -> bool:
         """Wait until Kafka has acknowledged all records, send marks if the queue has room, and stop the thread.
 
-        No source ends: readers continue to wait for them.  ``timeout``: seconds.  Returns whether each record was
-        acknowledged or has failed.
+        No source ends: readers continue to wait for them.  ``timeout``: seconds.  Returns whether each record and
+        mark was acknowledged or has failed.
         """
         return self._close(timeout, promise=not self._channel.stopped)
 

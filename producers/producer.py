@@ -288,7 +288,12 @@ class WatermarkedProducer:
         """Serve delivery reports, and send the marks that are due: at most once a millisecond, since it takes time."""
         self._served = now
         self._channel.client.poll(0)
-        self._sender.send_due_marks(now)
+        try:
+            self._sender.send_due_marks(now)
+        except Exception as failure:
+            if self._channel.background is None:
+                raise
+            self._channel.keep_failure(failure)  # the record was sent: the next call raises it
 
     def _refuse_late(self, event_time: int, promised: int | None) -> None:
         if is_late(event_time, promised):
@@ -522,7 +527,7 @@ class WatermarkedProducer:
         """Wait until Kafka has acknowledged all records, and close what this source does not share.
 
         Without ``background``, ``close`` sends no marks: call `flush` or `end` first, or use ``with``, which flushes.
-        ``timeout``: seconds.  Returns whether each record was acknowledged or has failed, see `failed`.
+        ``timeout``: seconds.  Returns whether each record and mark was acknowledged or has failed, see `failed`.
         """
         running = self._channel.background is not None and not self._channel.stopped
         return self._close(timeout, promise=running and self._emitter.fenced_by is None)

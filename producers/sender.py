@@ -59,7 +59,7 @@ class Outbox:
         self._emitter = emitter
         self.callback_error: Exception | None = None  # the first error of an ``on_delivery`` that was not raised yet
         self._failed_marks: dict[int, tuple[MarkRecord, str]] = {}  # by partition, until one is delivered there
-        self._marks_in_flight = 0
+        self._marks_in_flight = set[object]()
         self._plain_report: tuple[InFlight | None, OnDelivery | None] = None, None
         """A group, and the delivery report of all its records without headers and an ``on_delivery`` of their own."""
 
@@ -145,8 +145,11 @@ class Outbox:
             try:
                 self._enqueue(lost.value, lost.key, lost.partition, report, None, lost.timestamp or 0, lost.headers)
             except BaseException as error:
-                self._emitter.fail(in_flight, lost.partition)
-                self.failed[:0] = [replace(lost, in_flight=in_flight), *failed[position + 1 :]]
+                left = failed[position + 1 :]
+                if isinstance(error, Exception):  # as in `send`
+                    self._emitter.fail(in_flight, lost.partition)
+                    left = [replace(lost, in_flight=in_flight), *left]
+                self.failed[:0] = left
                 self._explain(error)
                 raise
         return len(failed)
@@ -159,7 +162,7 @@ class Outbox:
     def has_mark_backlog(self) -> bool:
         """Whether more than `_MOST_ROUNDS` rounds of marks are in flight, or decide what the next ones count."""
         emitter = self._emitter
-        return self._marks_in_flight > _MOST_ROUNDS * emitter.partitions or emitter.counter.doubtful
+        return len(self._marks_in_flight) > _MOST_ROUNDS * emitter.partitions or emitter.counter.doubtful
 
     def send_marks(self, clock: Clock, *, wait: bool) -> bool:
         """Send a mark to every partition; return whether the client accepted all.  ``wait``: for room in its queue."""
@@ -179,7 +182,7 @@ class Outbox:
                 self._send_mark(number.partition, record, wait=wait)
                 sent += 1
         except BaseException as error:
-            for number in numbers[sent:]:
+            for number in numbers[sent + (not isinstance(error, Exception)) :]:  # as in `_send_mark`
                 emitter.unmark(number.partition)
             if wait or not isinstance(error, (BufferError, KafkaException)):
                 self._explain(error)
@@ -194,14 +197,27 @@ class Outbox:
         send(self._client, self._topic, *record, seconds=_QUEUE_TIMEOUT if wait else 0.0)
 
     def _send_mark(self, partition: int, record: MarkRecord, *, wait: bool) -> None:
-        report = partial(self._mark_delivered, partition, record)
-        self._enqueue(record.value, record.key, partition, report, None, 0, list(record.headers), wait=wait)
-        self._marks_in_flight += 1
+        token = object()
+        report = partial(self._mark_delivered, token, partition, record)
+        self._marks_in_flight.add(token)
+        try:
+            self._enqueue(record.value, record.key, partition, report, None, 0, list(record.headers), wait=wait)
+        except BaseException as error:
+            self._marks_in_flight.discard(token)
+            if not isinstance(error, Exception):  # the client may have taken the mark: treat it as one that failed
+                self._failed_marks[partition] = record, "its sending was interrupted"
+                self._emitter.registered = False
+            raise
+
+    def end(self) -> None:
+        """End the source: the next marks, its last ones, also replace those that have failed."""
+        self._emitter.end()
+        self._failed_marks.clear()
 
     @property
     def unacknowledged(self) -> int:
         """Number of records and marks of this source in flight; other sources may use the same client."""
-        return sum(group.pending for group in self._emitter.groups()) + self._marks_in_flight
+        return sum(group.pending for group in self._emitter.groups()) + len(self._marks_in_flight)
 
     @property
     def settled(self) -> bool:
@@ -249,8 +265,10 @@ class Outbox:
         )
         self.failed.append(record)
 
-    def _mark_delivered(self, partition: int, record: MarkRecord, error: KafkaError | None, _message: Message) -> None:
-        self._marks_in_flight -= 1
+    def _mark_delivered(
+        self, token: object, partition: int, record: MarkRecord, error: KafkaError | None, _message: Message
+    ) -> None:
+        self._marks_in_flight.discard(token)
         self._emitter.mark_delivered(partition, failed=error is not None)
         if error is None:
             self._failed_marks.pop(partition, None)
@@ -344,7 +362,7 @@ class Sender:
             self.check_fenced()
             self.emitter.grow(self._channel.partitions)
             self._channel.source_ended = True
-            self.emitter.end()
+            self.outbox.end()
         self.emit_unless_fenced()
 
     def wait(self, timeout: float, *, marks: bool = False) -> None:

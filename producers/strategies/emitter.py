@@ -244,11 +244,9 @@ class Emitter:
             self._oldest = None
         elif self._oldest is None or self._oldest[0] != oldest:
             self._oldest = oldest, now - (steady - oldest)
-        self.marked_membership = self.identity.membership
-        self._registered_before, self.registered = self.registered, self.status is Status.ACTIVE
         self._rounds += 1
         promises = self._promises()
-        return self._writer.marks(
+        marks = self._writer.marks(
             now,
             apart=None if self._apart is None else promises,
             watermark=promises[0]["watermark"],
@@ -256,6 +254,10 @@ class Emitter:
             status=self.status,
             processing_time_watermark=None if self._oldest is None else self._oldest[1],
         )
+        # Last: if a strategy has failed, there are no marks.
+        self.marked_membership = self.identity.membership
+        self._registered_before, self.registered = self.registered, self.status is Status.ACTIVE
+        return marks
 
     def tick(self, steady: int, wall: int | None) -> None:
         """Take note of the clocks, and go idle after silence."""

@@ -79,7 +79,7 @@ class Scope:
 
     def is_ahead(self, watermark: int | None) -> bool:
         """Tell whether a watermark is above the one of the last marks."""
-        return watermark is not None and (self.promised is None or watermark > self.promised)
+        return watermark is not None and (self.promised is None or promisable(watermark) > self.promised)
 
     def listen(self, now: int, timeout: int | None) -> None:
         """Note whether the scope is quiet: ``timeout`` milliseconds without a record have passed."""

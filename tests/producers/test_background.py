@@ -292,6 +292,28 @@ def test_an_error_of_the_strategy_is_raised_by_the_next_call(kafka, topic, caplo
 
 
 @pytest.mark.kafka
+def test_marks_that_fail_after_a_record_was_sent_are_the_error_of_the_next_call(kafka, topic, monkeypatch):
+    """Who gets the error sends the record again, so nothing may have been sent."""
+    target = topic(1)
+    ours = producer(kafka.config, target, interval=DAY)
+    ours.produce(record(12), event_time=12)
+
+    def fail(_now):
+        if threading.current_thread() is threading.main_thread():
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(ours._sender, "send_due_marks", fail)  # noqa: SLF001  # a strategy would fail in either thread
+    ours._served = -1  # noqa: SLF001  # marks may be due now
+    ours.produce(record(13), event_time=13)
+    monkeypatch.undo()
+    with pytest.raises(ZeroDivisionError):
+        ours.produce(record(14), event_time=14)
+    ours.produce(record(14), event_time=14)
+    ours.end()
+    assert drain(kafka.config, target)[0] == [record(12), record(13), record(14)]
+
+
+@pytest.mark.kafka
 def test_a_broker_that_is_gone_holds_the_watermark_until_what_failed_is_sent_again(tmp_path):
     with EmbeddedKafka(tmp_path / "dying") as broker:
         create_topics(broker.config, {"t": 1})
