@@ -60,23 +60,26 @@ def offsets_read(read: bytes | None) -> Offsets:
 
     >>> offsets_read(b'{"input_offsets": {"clicks": {"0": 7}}}'), offsets_read(None)
     ({('clicks', 0): 7}, {})
+    >>> offsets_read(b'{"input_offsets": {"clicks": {"0": 1e999}}}')
+    {}
     """
     try:
         named = json.loads(read or b"")["input_offsets"]
         return {(topic, int(number)): int(at) for topic, places in named.items() for number, at in places.items()}
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
         return {}
 
 
 def ids_read(read: bytes | None) -> dict[str, str]:
     """Return the ids of the input topics that a job has read, by the `READ_HEADER` of a mark.
 
-    >>> ids_read(b'{"topic_ids": {"clicks": "Xq3"}}'), ids_read(None)
+    >>> ids_read(b'{"topic_ids": {"clicks": "Xq3", "views": ["Xq3"]}}'), ids_read(None)
     ({'clicks': 'Xq3'}, {})
     """
     try:
-        return dict(json.loads(read or b"")["topic_ids"])
-    except (ValueError, TypeError, LookupError, RecursionError):
+        ids = json.loads(read or b"")["topic_ids"]
+        return {topic: id_ for topic, id_ in ids.items() if isinstance(id_, str)}
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return {}
 
 

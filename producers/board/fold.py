@@ -79,11 +79,8 @@ class Timeline:
         return None if highest is None else highest.at
 
     def points(self, now: int) -> dict[str, list[Point]]:
-        """Return the points of each topic in the 15 minutes before ``now``, epoch milliseconds."""
-        return {
-            topic: [point for point in points if now - _KEPT <= point.at <= now]
-            for topic, points in self._points.items()
-        }
+        """Return the points of each topic since 15 minutes before ``now``, epoch milliseconds."""
+        return {topic: [point for point in points if now - _KEPT <= point.at] for topic, points in self._points.items()}
 
 
 class Fold:
@@ -421,6 +418,8 @@ def _uncounted(name: str, marks: TopicMarks, part: PartitionState, retired: list
     lacking = max(0, roster.size - len(here))
     reason, sizes = missing(marks.state, part, here) if lacking else "", marks.sizes()
     for source in retired:
+        if source in here:
+            continue  # its row says so
         history = marks.histories[number, source]
         version = 0 if history.mark is None else history.mark.membership.version
         state, told = State.MISSING if lacking else State.UNKNOWN, reason_of(Cause.RETIRED, version, roster.version)
@@ -477,6 +476,10 @@ def _row(
     reason = reason_of(cause, earlier, newer)
     if held is not None and verdict in {Health.WARN, Health.STALL}:
         cause, reason = Cause.ALIGNED, reason_of(Cause.ALIGNED, held.topic, iso(held.watermark))
+    if history.retired and history.lives(heard):
+        version = 0 if history.mark is None else history.mark.membership.version
+        verdict, cause = Health.FENCED, Cause.RETIRED
+        reason = reason_of(cause, version, marks.state.roster.version)
     if verdict is Health.STOP and status is State.IDLE:
         reason = f"readers no longer wait for it, since its lease has run out: {reason}"
     behind = status in {State.ACTIVE, State.CATCHING_UP, State.SILENT}

@@ -165,7 +165,7 @@ class History:
         before = self._points[-1].watermark if self._points else None
         rose = bool(self._points) and watermark is not None and (before is None or watermark > before)
         if self.mark is None or rose or mark.epoch != self._last[0] or mark.status is not self.mark.status:
-            self._change(mark, watermark, log_time, rose=rose, exact=not skipped)
+            self._change(mark, watermark, log_time, rose=rose, exact=not skipped, retired=retired)
         if self._points and not skipped:
             self._pauses.append(log_time - self._points[-1].log_time)
         self._rose = self._rose or rose
@@ -181,13 +181,16 @@ class History:
         if self.is_active:
             self._restarts.append(log_time)
 
-    def _change(self, mark: WatermarkRecord, watermark: int | None, log_time: int, *, rose: bool, exact: bool) -> None:
+    def _change(
+        self, mark: WatermarkRecord, watermark: int | None, log_time: int, *, rose: bool, exact: bool, retired: bool
+    ) -> None:
         """Note when the present state began: a restart with the same status and watermark changes nothing."""
         if rose and self._rose:
             self._stood.append(log_time - self._moved)
         self._moved = log_time
         known = self.mark is not None and mark.status is self.mark.status and self.peak is not None
-        if not (known and watermark in {None, self.peak}):
+        ignored = retired and self.mark is not None
+        if not (ignored or (known and watermark in {None, self.peak})):
             self.since, self.since_exact = log_time, exact
 
     def _watch_for_a_jump(self, mark: WatermarkRecord, watermark: int, log_time: int) -> None:

@@ -31,7 +31,7 @@ const WORDS = { ok: "all is well", stuck: "stuck or failing", unknown: "unknown"
 const lines = new Map();
 let last = 0;
 let sorted = { by: null, down: false };
-let chosen = null;
+let chosen = null, clicked = false;
 let view = null;
 
 const byId = (id) => document.getElementById(id);
@@ -104,7 +104,7 @@ function showPath() {
 }
 
 function choose(topic) {
-  chosen = topic;
+  [chosen, clicked] = [topic, true];
   show();
 }
 
@@ -170,7 +170,7 @@ function chart(svg, value, label, clock) {
   const width = svg.clientWidth, height = svg.clientHeight;
   const right = 112, top = 10, bottom = 22;
   const shown = view.topics.map(({ topic, state, watermark }, number) => {
-    const points = lines.get(topic) ?? [];
+    const points = (lines.get(topic) ?? []).filter(([at]) => at <= view.now);
     const holds = watermark !== null && !["idle", "ended"].includes(state);
     return [topic, holds && points.length ? [...points, [view.now, watermark]] : points, number % COLORS];
   });
@@ -222,7 +222,10 @@ function chart(svg, value, label, clock) {
 }
 
 function show() {
-  if (!(chosen in view.paths)) chosen = view.topics.at(-1)?.topic ?? null;
+  if (!clicked || !(chosen in view.paths)) {
+    const stuck = view.topics.findLast(({ verdict }) => kindOf(verdict) === "stuck");
+    chosen = (stuck ?? view.topics.at(-1))?.topic ?? null;
+  }
   showHead();
   showPath();
   showTable();
@@ -238,8 +241,10 @@ function keep(next) {
     return;
   }
   for (const [topic, points] of Object.entries(next.lines)) {
-    const kept = [...(lines.get(topic) ?? []), ...points];
-    lines.set(topic, kept.filter(([at]) => at >= next.now - KEPT && at <= next.now));
+    // A writer's clock that is behind replaces the points of one that is ahead.
+    const first = points[0]?.[0] ?? Infinity;
+    const kept = [...(lines.get(topic) ?? []).filter(([at]) => at < first), ...points];
+    lines.set(topic, kept.filter(([at]) => at >= next.now - KEPT));
   }
   last = next.last;
 }

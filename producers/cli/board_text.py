@@ -254,7 +254,7 @@ def reading(
                 topics,
                 since=since,
                 past=past,
-                progress=lambda topic: status.update(f"reading {escape(topic)}"),
+                progress=lambda topic: status.update(f"reading {escape(printable(topic))}"),
                 tables=tables,
             )
         with reader:

@@ -55,6 +55,7 @@ def catch_up(  # noqa: PLR0913  # each is an option of the command line
     from floodmark.producers.clients.clock import Clock
     from floodmark.producers.readers.input_backlog import InputBacklog, progress_of
     from floodmark.schemas.errors import UsageError
+    from floodmark.schemas.errors.base import printable
 
     if sum(option is not None for option in (output, since, group)) > 1:
         raise UsageError(reason="--output, --since and --group each say how far the job has read: use one of them")
@@ -76,7 +77,7 @@ def catch_up(  # noqa: PLR0913  # each is an option of the command line
             read = {**(backlog.offsets_at(None) if time is None else backlog.offsets_since(time)), **job.read}
         gaps = backlog.gaps(read, now, {int(over * _MINUTE), _MINUTE})
         estimate = Estimate(now, gaps, rate if rate is not None else _pace(backlog, job), job.ended)
-    typer.echo(dumps(estimate.as_json()) if json else "\n".join(_lines(estimate, time, job.job)))
+    typer.echo(dumps(estimate.as_json()) if json else "\n".join(_lines(estimate, time, printable(job.job))))
     raise typer.Exit(estimate.exit_status)
 
 

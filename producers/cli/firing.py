@@ -24,6 +24,7 @@ from floodmark.producers.trigger.target import Delivery, Target
 from floodmark.producers.trigger.topic_input import TopicInput
 from floodmark.producers.trigger.trigger_loop import Pace, StoredPosition, TriggerLoop, require_same
 from floodmark.schemas.errors import UnknownTopicError, UsageError
+from floodmark.schemas.errors.base import printable
 from floodmark.schemas.timestamps import event_time_of
 from rich.console import Console
 from rich.markup import escape
@@ -123,7 +124,7 @@ def _line(event: TriggerEvent, answer: str) -> str:
         for m in event.missing[:1]
     )
     more = f" and {len(event.missing) - 1} more" if len(event.missing) > 1 else ""
-    return f"{instant(event.start)} .. {instant(event.end)} {event.kind}{late}{missing}{more}: {answer}"
+    return printable(f"{instant(event.start)} .. {instant(event.end)} {event.kind}{late}{missing}{more}: {answer}")
 
 
 def fire_periods(  # noqa: PLR0913  # each is an option of the command line
@@ -251,7 +252,7 @@ def _state_line(loop: TriggerLoop) -> str:
     shown = "unknown" if watermark is None else "end of the input" if loop.source.ended else instant(watermark)
     fired = ", ".join(f"{count:,} {kind}" for kind, count in sorted(loop.delivery.counts.items())) or "nothing fired"
     holds = loop.source.holders()
-    held = f"; held by {holds[0]}" if holds and not loop.source.ended else ""
+    held = f"; held by {printable(str(holds[0]))}" if holds and not loop.source.ended else ""
     until = "" if loop.schedule is None else _until(loop.schedule.fired)
     return f"{fired}{until}; watermark {shown}{held}"
 

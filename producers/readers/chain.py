@@ -30,6 +30,7 @@ from floodmark.schemas.errors import (
     MissingRightError,
     RecreatedTopicError,
     UnknownTopicError,
+    UsageError,
 )
 from floodmark.schemas.records import Holder
 from floodmark.schemas.timestamps import milliseconds
@@ -87,6 +88,12 @@ class ChainReader(Closing):
                     self._read_topic(topic)
                 except (MissingRightError, UnknownTopicError):
                     self._fold.refuse(topic, "it does not exist, or you have no right to describe it")
+                except UsageError as error:  # a mark may name anything
+                    self._fold.refuse(topic, error.reason)
+                except BrokerUnavailableError as error:
+                    if not self._is_answered(topic):
+                        raise
+                    self._fold.refuse(topic, str(error))  # of one partition alone, such as one without a leader
                 except KafkaException as error:
                     self._fold.refuse(topic, error.args[0].str())
             topics = set()

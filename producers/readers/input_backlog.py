@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 
 from confluent_kafka import TopicPartition
-from floodmark.producers.board.estimate import JobMark, JobProgress, TopicGap, inputs_named, offsets_read
+from floodmark.producers.board.estimate import JobMark, JobProgress, TopicGap, ids_read, inputs_named, offsets_read
 from floodmark.producers.clients.admin import (
     QUIET,
     TIMEOUT,
@@ -21,6 +21,7 @@ from floodmark.producers.clients.consumers import reading_consumer
 from floodmark.producers.event_times.injection import STATE_HEADER, InjectorState
 from floodmark.producers.readers.replay import REACHES, BackwardReader
 from floodmark.schemas.classify import Mark, Partition, mark_header
+from floodmark.schemas.completeness.position import TopicIds, TopicUser
 from floodmark.schemas.errors import DeletedRecordsError, UsageError
 from floodmark.schemas.records import READ_HEADER, Status, processing_time_of
 
@@ -91,6 +92,7 @@ class InputBacklog:
 def progress_of(config: Config, topic: str, inputs: Collection[str]) -> JobProgress:
     """Return how far the job of ``inputs`` that writes to ``topic`` has read, by its marks; or UsageError.
 
+    It raises RecreatedTopicError if the job has read another topic of the name of an input.
     Of several jobs, it is the one that is furthest behind, and has not ended.
     """
     if topic in inputs:
@@ -114,12 +116,21 @@ def progress_of(config: Config, topic: str, inputs: Collection[str]) -> JobProgr
         told = "; ".join(f"{job} reads {', '.join(sorted(named[job]))}" for job in sorted(jobs))
         reason = f"no job that writes to {topic!r} reads {', '.join(inputs)}, by its marks: {told}"
         raise UsageError(reason=f"{reason}. Name the input topics of the job, or its own output topic")
-    return min(found, key=lambda job: (job.ended, job.marks[-1].processing_time if job.marks else 0))
+    job = min(found, key=lambda job: (job.ended, job.marks[-1].processing_time if job.marks else 0))
+    ids = TopicIds()
+    for mark in _in_order(by_source[job.job]):
+        ids |= ids_read(mark_header(mark, job.job, READ_HEADER))
+    ids.compare({topic: id_ for topic, (id_, _) in known.items() if id_ is not None}, TopicUser.job(job.job))
+    return job
+
+
+def _in_order(marks: Sequence[Mark]) -> list[Mark]:
+    return sorted(marks, key=lambda mark: (mark.record.epoch, mark.record.sequence))
 
 
 def _progress(source: str, marks: Sequence[Mark], inputs: Collection[str]) -> JobProgress:
     """Return how far a job has read ``inputs``; without marks and offsets, it is a source without an input."""
-    ordered = sorted(marks, key=lambda mark: (mark.record.epoch, mark.record.sequence))
+    ordered = _in_order(marks)
     told = ((mark.record.emitted_at, offsets_read(mark_header(mark, source, READ_HEADER))) for mark in ordered)
     reads = [(at, read) for at, read in told if read]
     states = {mark.partition: state for mark in marks if (state := mark_header(mark, source, STATE_HEADER)) is not None}

@@ -435,6 +435,19 @@ def test_why_names_the_cause(name):
         assert "restart it" not in said
 
 
+def test_a_source_that_starts_again_with_an_older_membership_holds_the_watermark_since_its_last_mark_that_counts():
+    board, why = asked(
+        Writer("a", seconds=range(20), fields=MEMBERSHIP_2),
+        Writer("a", seconds=range(20, END), epoch=2, fields=MEMBERSHIP_1),
+        Writer("b", fields=MEMBERSHIP_2),
+    )
+    clicks = board.topic("clicks")
+    assert (clicks.watermark, clicks.since) == (behind(5)(19), BEGIN + 19 * SECOND)
+    assert [(row.source, row.verdict, row.cause) for row in clicks.held_by] == [("a", Health.FENCED, Cause.RETIRED)]
+    assert [row.source for row in clicks.sources()] == ["a", "b"]
+    assert (why.cause.cause, why.exit_status) == (Cause.RETIRED, 1)
+
+
 @pytest.mark.parametrize("name", WELL)
 def test_why_finds_no_fault_where_there_is_none(name):
     writers = WELL[name]

@@ -1,11 +1,14 @@
 """The estimate of how long a job takes to catch up: its laws, and the command on a real Kafka."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from floodmark.producers.board.estimate import Estimate, TopicGap
+from floodmark.producers.cli import firing
 from floodmark.producers.cli.main import app
 from floodmark.producers.event_times.formats import LogTime
 from floodmark.producers.event_times.injection import Injection
@@ -14,6 +17,7 @@ from floodmark.producers.testing import ManualClock, mark
 from floodmark.schemas import FloodmarkError
 from floodmark.schemas.classify import mark_record
 from floodmark.schemas.records import Holder, Status
+from floodmark.schemas.tracker import Hold
 from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx  # noqa: PT013  # it reads as a word
@@ -154,6 +158,31 @@ def test_a_job_has_read_what_its_marks_say_though_a_source_holds_its_watermark(k
         assert status == 1
         assert f"Kafka has deleted 20 records of {given_} that the job has not read" in shown
         assert "never: the job fails, or skips these records" in shown
+
+
+@pytest.mark.kafka
+def test_a_job_that_has_read_another_topic_of_that_name_cannot_catch_up(kafka, topic):
+    given_, out, producer = topic(1), topic(1), Producer(kafka.config)
+    key, value, headers = mark_record(replace(mark("counts", 0, 0), holder=Holder(given_, 0, "web")))
+    read = {"input_offsets": {given_: {"0": 10}}, "topic_ids": {given_: "of-an-earlier-one"}}
+    producer.produce(out, value, key, 0, headers=[*headers, ("floodmark-read", json.dumps(read).encode())])
+    for _ in range(500):
+        producer.produce(given_, b"row", partition=0)
+    assert producer.flush(30) == 0
+    status, _, said = estimate(kafka, given_, "--output", out, "--rate", "1000")
+    assert status == 2
+    assert f"topic {given_!r} was deleted and created again: job 'counts' has used" in said
+
+
+def test_a_name_of_a_mark_controls_no_terminal():
+    evil = "a\x1b]0;owned\x07"
+    hold = Hold(Holder("t", 0, evil), 5, "lowest watermark")
+    source = SimpleNamespace(watermark=5, ended=False, holders=lambda: [hold])
+    loop = SimpleNamespace(source=source, delivery=SimpleNamespace(counts={}), schedule=None)
+    missing = {"topic": "t", "partition": 0, "source": evil, "reason": "x", "watermark": None}
+    event = SimpleNamespace(late_rows=0, start=0, end=3_600_000, kind="incomplete", missing=[missing])
+    for text in (firing._state_line(loop), firing._line(event, "ok")):  # noqa: SLF001  # commands print it
+        assert r"a\x1b]0;owned\x07" in text
 
 
 @pytest.mark.kafka

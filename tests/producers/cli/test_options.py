@@ -16,6 +16,7 @@ from floodmark.producers.cli import main
 from floodmark.producers.cli.command_line import BootstrapServers, ConfigFile, ended_by_signals
 from floodmark.producers.cli.inject import injection_line, reached
 from floodmark.producers.cli.settings import FieldOptions, input_format, judged_values, kafka_settings, settings_file
+from floodmark.producers.clients.secrets import resolved
 from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.option_values import CHANGEFEEDS, Action, Unit
 from floodmark.producers.event_times.time_policy import TimePolicy
@@ -129,6 +130,21 @@ def test_a_place_without_a_secret_is_named(tmp_path):
     file.write_text("sasl.password=${env:NOT_SET_ANYWHERE}\n")
     with pytest.raises(UsageError, match=r"'sasl.password': nothing is found at \$\{env:NOT_SET_ANYWHERE\}"):
         settings_file(file)
+
+
+@pytest.mark.parametrize("secret", ["${evn:PW}", "${PW}", "${env:PW", "a${vault:x}b"])
+def test_a_misspelt_place_of_a_secret_is_not_the_secret_itself(tmp_path, secret):
+    file = tmp_path / "kafka.properties"
+    file.write_text(f"sasl.password={secret}\n")
+    with pytest.raises(UsageError, match=r"'sasl.password': .* none of \$\{env:NAME\}, ") as refused:
+        settings_file(file)
+    assert secret not in str(refused.value)
+
+
+def test_a_secret_of_a_file_that_is_no_text_is_named(tmp_path):
+    (tmp_path / "password").write_bytes(b"\xff")
+    with pytest.raises(UsageError, match=r"'sasl.password': .*cannot be read: UnicodeDecodeError"):
+        resolved({"sasl.password": f"${{directory:{tmp_path}:password}}"})
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from floodmark.producers.board.source_history import Health
 from floodmark.producers.board.why import trace
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.clients.clock import Clock
-from floodmark.producers.readers import replay
+from floodmark.producers.readers import chain, replay
 from floodmark.producers.readers.chain import ChainReader
 from floodmark.producers.readers.receipts import Receipt, receipts_topic
 from floodmark.producers.testing import ManualClock, mark
@@ -203,6 +203,35 @@ def test_a_topic_that_a_mark_names_and_that_cannot_be_read_is_on_the_board(kafka
     assert [name for name, _ in board.unread] == ["no-such-topic"]
     assert board.topic(target).watermark == 2
     assert board.exit_status == 2
+
+
+@pytest.mark.kafka
+def test_a_topic_whose_name_no_broker_takes_is_on_the_board_too(kafka, topic):
+    target = topic(1)
+    job_marks(kafka, target, Holder("no such topic", 0, "web"), range(3))
+    with ChainReader(kafka.config, [target]) as reader:
+        board = reader.board()
+    assert [name for name, _ in board.unread] == ["no such topic"]
+    assert board.topic(target).watermark == 2
+
+
+@pytest.mark.kafka
+def test_a_topic_with_a_partition_that_does_not_answer_is_on_the_board_while_others_do(kafka, topic, monkeypatch):
+    target, upstream = topic(1), topic(1)
+    job_marks(kafka, target, Holder(upstream, 0, "web"), range(3))
+    bounds = chain.offset_bounds
+
+    def lacking(config, name):
+        if name == upstream:
+            raise BrokerUnavailableError(bootstrap_servers="k:1", seconds=15, reason="Broker: Leader not available")
+        return bounds(config, name)
+
+    monkeypatch.setattr(chain, "offset_bounds", lacking)
+    with ChainReader(kafka.config, [target]) as reader:
+        board = reader.board()
+        assert board.answered
+    assert [(name, "Leader not available" in reason) for name, reason in board.unread] == [(upstream, True)]
+    assert board.topic(target).watermark == 2
 
 
 @pytest.mark.kafka
