@@ -10,6 +10,7 @@ from floodmark.producers.clients.admin import create_topics, existing_topics, re
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.group import InjectorGroup
 from floodmark.producers.injector.injector import Injector
+from floodmark.producers.injector.partitions import measured
 from floodmark.producers.injector.preview import preview_injection, require_input, require_start
 from floodmark.producers.injector.topics import decisions_of, require_unmarked_input
 from floodmark.producers.metrics import serve_metrics
@@ -42,6 +43,19 @@ def injection_line(injector: Injector | InjectorGroup) -> str:
     if isinstance(injector, InjectorGroup) and injector.partitions:
         totals = "; its present partitions, since the first run: "
     return f"{read}{outcomes and totals}{outcomes}; {place}{trouble}"
+
+
+def injection_json(injector: Injector | InjectorGroup) -> str:
+    """Return the same as a JSON object, which always has the same keys; ``outcomes`` has those that occurred."""
+    counts, metrics = injector.counts, injector.metrics()
+    found = {
+        **{name: counts[name] for name in ("records", "marks", "transactions", *_CHANGES)},
+        **{name: getattr(metrics, name) for name in measured(Counter())},
+        "outcomes": injector.outcomes if injector.watermarks else {},
+        "watermarks": injector.watermarks,
+        "watermark_utc": reached(injector),
+    }
+    return dumps(found)
 
 
 def show_preview(injection: Injection, settings: dict[str, str], *, reset: bool) -> None:
@@ -99,8 +113,7 @@ def run_injection(  # noqa: PLR0913  # each is an option of the command line
                 if exporter is not None:
                     exporter.update(now.metrics(), now.holders())
                 if as_json:
-                    watermarks = {"watermarks": now.watermarks, "watermark_utc": reached(now)}
-                    stop.echo(dumps({**now.counts, **now.outcomes, **watermarks}))
+                    stop.echo(injection_json(now))
                 partitions = f"partitions {now.partitions}: " if isinstance(now, InjectorGroup) else ""
                 status.update(escape(f"{partitions}{injection_line(now)}"))
 

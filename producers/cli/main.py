@@ -235,7 +235,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     config: ConfigFile = None,
     metrics_port: Annotated[str | None, _running("Serve Prometheus metrics: 9108, or 0.0.0.0:9108.")] = None,
     json: Annotated[
-        bool, _running("Print a JSON line after each transaction; outcomes count since the first run.", "--json")
+        bool, _running("Print a JSON line after each transaction; see METRICS.md for when counts begin.", "--json")
     ] = False,
 ) -> None:
     """Copy a topic without watermarks to a new topic with watermarks, exactly once.

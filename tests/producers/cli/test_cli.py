@@ -260,7 +260,9 @@ def test_inject_shows_what_it_would_do_and_refuses_a_wrong_field(kafka, topic):
     done = floodmark("inject", *place, "--json")
     assert done.returncode == 0
     last = json.loads(done.stdout.splitlines()[-1])
-    assert (last["records"], last["on_time"], last["unreadable"]) == (2, 1, 1), "of the last transaction, too"
+    assert (last["records"], last["outcomes"]["on_time"], last["unreadable"]) == (2, 1, 1), (
+        "of the last transaction, too"
+    )
     assert new in existing_topics(kafka.config)
     written = end_offsets(kafka.config, new)
     producer.produce(raw, b'{"payload": {"at": 2000}}', timestamp=2_000)

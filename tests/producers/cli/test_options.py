@@ -151,7 +151,7 @@ def test_a_secret_of_a_file_that_is_no_text_is_named(tmp_path):
     ("written", "meant"),
     [
         ("pa$$w$ord", "pa$$w$ord"),
-        ("$ORD ${ ${} ${ORD} ${other:ORD} $", "$ORD ${ ${} ${ORD} ${other:ORD} $"),
+        ("$ORD {} {ORD} $ {other:ORD} $", "$ORD {} {ORD} $ {other:ORD} $"),
         ("a${env:ORD}b${env:ORD}$", "a${x}$$b${x}$$$"),
     ],
 )

@@ -16,6 +16,7 @@ from functools import partial
 import pytest
 from confluent_kafka import Producer
 from floodmark.producers import Mark, TimePolicy
+from floodmark.producers.cli.inject import injection_json
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.injection import Injection
@@ -280,6 +281,8 @@ def test_a_member_tells_what_it_has_counted_itself(kafka, topics, monkeypatch):
         idle = first.metrics()
         assert (idle.state, idle.records, idle.late_events, idle.processing_time_delay_seconds) == ("idle", 0, 0, 0.0)
         assert first.holders() == []
+        said = json.loads(injection_json(first))
+        assert (said["records"], said["late_events"], said["outcomes"], said["watermark_utc"]) == (0, 0, {}, None)
         with monkeypatch.context() as patch:
             patch.setattr(first, "_follow", lambda: None)  # the group has not answered yet
             first.step(lambda group: told.append(group.partitions))
@@ -288,6 +291,9 @@ def test_a_member_tells_what_it_has_counted_itself(kafka, topics, monkeypatch):
         alone = first.metrics()
         assert (alone.records, alone.late_events, alone.state) == (2 * PARTITIONS, PARTITIONS, "active")
         assert alone.watermark == min(first.watermarks.values())
+        then = json.loads(injection_json(first))
+        assert then.keys() == said.keys(), "a program finds each count in each line"
+        assert (then["records"], then["late_events"]) == (2 * PARTITIONS, PARTITIONS)
         assert {hold.watermark for hold in first.holders()} == {alone.watermark}
         with InjectorGroup(injection(*topics), config) as second:
             half = PARTITIONS // 2
