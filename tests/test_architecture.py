@@ -36,7 +36,6 @@ RUNS_A_PROGRAM = {("subprocess", "program.py"), ("threading", "program.py")}  # 
 SMALL = {
     "producers/clients/clock.py": "the one place that reads the clocks of the machine",
     "producers/clients/partitioners.py": "arithmetic of librdkafka, apart from all clients",
-    "producers/clients/secrets.py": "settings of commands and of jobs name secrets in one way",
     "producers/embedded/guard.py": "the program of a process of its own, which must start quickly",
     "producers/event_times/option_values.py": "imported by the help of commands, which must be quick",
     "producers/examples/totals_consumer.py": "an example to run",

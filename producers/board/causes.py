@@ -45,28 +45,28 @@ class _Words(NamedTuple):
     reason: str
     advice: str
     of_a_job: str = ""
+    of_an_injector: str = ""
 
 
-_REJECT: Final = (
-    "Reject such events with early=, and restart {0} (an injector: with a smaller --early, and --reset, after which "
-    "its readers start over, too). Jobs that have read the event keep the high watermark: then run floodmark why on "
-    "their output topics"
-)
+_JOBS: Final = "Jobs that have read the event keep the high watermark: then run floodmark why on their output topics"
+_REJECT: Final = f"Reject such events with early=, and restart {{0}}. {_JOBS}"
+_RESET: Final = f"Restart {{0}} with a smaller --early, and --reset, after which its readers start over, too. {_JOBS}"
 _WORDS: Final = {
     Cause.SILENT: _Words(
         "it no longer sends marks",
-        "if {0} does not run or is paused, restart it (an injector: floodmark inject; if that fails, its error names "
-        "the step). If it runs with background=False, leave that out, or call poll() once an interval. If it never "
-        "returns, start it once to end it (an injector: --until-end --end) or, if the topic has other sources, give "
-        "them a membership with a higher version without it",
+        "if {0} does not run or is paused, restart it. If it runs with background=False, leave that out, or call "
+        "poll() once an interval. If it never returns, start it once to end it or, if the topic has other sources, "
+        "give them a membership with a higher version without it",
         "check whether job {0} runs, and read its log. Restart it with its checkpoint_location",
+        "if {0} does not run or is paused, restart it (floodmark inject); if that fails, its error names the step. If "
+        "it is not needed any more, run it once with --until-end --end",
     ),
     Cause.SILENT_HERE: _Words(
         "it sends marks to other partitions, and no longer to this one",
-        "if {0} is a group of injectors, a member may have died: start it again, or wait until the others have its "
-        "partitions (session.timeout.ms, 45 s). An injector waits for an open transaction in this partition of its "
-        "input: find the program that has not committed it. Otherwise {0} runs: do not restart it, but check whether "
-        "Kafka accepts its records there",
+        "{0} runs: do not restart it, but check whether Kafka accepts its records there",
+        of_an_injector="if {0} is a group, a member may have died: start it again, or wait until the others have its "
+        "partitions (session.timeout.ms, 45 s). Otherwise find the program whose open transaction stops this partition "
+        "of the input",
     ),
     Cause.DELETED: _Words(
         "it has stopped, and Kafka has deleted {older} records of {newer} that it has not read",
@@ -85,9 +85,10 @@ _WORDS: Final = {
     Cause.NO_EVENTS: _Words(
         "it sends marks but no records there, and its watermark does not advance",
         "check why {0} has no events there. If it expects none, call mark_idle(), or use with_idleness() as its "
-        "strategy. (If {0} is an injector, its watermark follows the clock again while it runs, behind by --late, its "
-        "pauses, and the age of the last record at its first start.)",
+        "strategy",
         "job {0} reads input and writes nothing: read its log, and check how long its windows are",
+        "nothing, if its input has no new records: while {0} runs, its watermark follows the clock again, behind by "
+        "--late, its pauses, and the age of the last record at its first start",
     ),
     Cause.NO_PROMISE: _Words(
         "it sends marks and records, but its watermark does not advance",
@@ -116,15 +117,16 @@ _WORDS: Final = {
     ),
     Cause.RESTARTS: _Words(
         "it has restarted three times within two minutes",
-        "read the log of {0}. It fails, or two processes use its name and stop each other: then stop one of the two. "
-        "Members of a group of injectors that come and go look the same",
+        "read the log of {0}. It fails, or two processes use its name and stop each other: then stop one of the two",
         "read the log of job {0}: it fails, or runs twice, and the two stop each other. Then stop one of the two",
+        "read the log of {0}. It fails, or two processes use its name and stop each other: then stop one of the two. "
+        "Members of a group that come and go look the same",
     ),
     Cause.NOTHING_PROMISED: _Words(
         "it has no watermark yet",
-        "{0} has a watermark after its first event with a readable time, or after advance(). An injector waits for "
-        "open transactions in its input",
+        "{0} has a watermark after its first event with a readable time, or after advance()",
         "job {0} has a watermark when its inputs have one and its first batches are done",
+        "{0} has a watermark after its first event with a readable time; it waits for open transactions in its input",
     ),
     Cause.TOO_FEW_MARKS: _Words("it has sent too few marks to judge", "wait for ten marks of {0}"),
     Cause.UNREADABLE: _Words(
@@ -158,8 +160,8 @@ _WORDS: Final = {
     ),
     Cause.UNCOUNTED: _Words(
         "{older} sources write to the topic, but its membership counts {newer}: the watermark may advance without one",
-        "count all sources of the topic in membership= of {0} and of the others, with a higher version than now. "
-        "If they are injectors, which have no membership, end all but one with --until-end --end",
+        "count all sources of the topic in membership= of {0} and of the others, with a higher version than now",
+        of_an_injector="injectors have no membership: end all but one with --until-end --end",
     ),
     Cause.UNSEEN: _Words(
         "a job waits for it, and none of its marks is among the last records of the topic",
@@ -168,16 +170,19 @@ _WORDS: Final = {
     Cause.SECONDS: _Words(
         "its watermark is in 1970, as if its event times were seconds and not milliseconds",
         "pass milliseconds in {0} (event_time=time * 1000, or an aware datetime) and restart it. If times come from "
-        'values, set their unit: json(..., unit="s"), floodmark inject --unit s',
+        'values, set their unit: json(..., unit="s")',
+        of_an_injector="restart {0} with --unit s and --reset, after which its readers start over, too",
     ),
     Cause.FUTURE: _Words(
         "an event moved its watermark ahead of the clock, so events with right times are late",
         "check the clock and the time zone of the events of {0}, or find the one that is ahead of the clock. "
         + _REJECT,
+        of_an_injector="find the event of its input that is ahead of the clock. " + _RESET,
     ),
     Cause.AHEAD: _Words(
         "it sends records, and its watermark is ahead of the clock; the mark that moved it there is too old to be read",
         "if the events of {0} are not bookings or forecasts, one of them had a time in the future. " + _REJECT,
+        of_an_injector="if its events are not bookings or forecasts, one of them had a time in the future. " + _RESET,
     ),
     Cause.IDLE: _Words(
         "all sources are idle",
@@ -242,7 +247,7 @@ def reason_of(cause: Cause | None, older: object = None, newer: object = None) -
     return "" if cause is None else _WORDS[cause].reason.format(older=older, newer=newer)
 
 
-def advice_on(cause: Cause | None, source: str | None, *, is_job: bool = False) -> str:
+def advice_on(cause: Cause | None, source: str | None, *, is_job: bool = False, injects: bool = False) -> str:
     """Return what to do; empty if there is nothing to do.
 
     >>> advice_on(Cause.TOO_FEW_MARKS, "web")
@@ -251,4 +256,5 @@ def advice_on(cause: Cause | None, source: str | None, *, is_job: bool = False) 
     if cause is None:
         return ""
     words = _WORDS[cause]
-    return (words.of_a_job if is_job and words.of_a_job else words.advice).format(source or "the missing source")
+    special = words.of_an_injector if injects else words.of_a_job if is_job else ""
+    return (special or words.advice).format(source or "the missing source")

@@ -496,6 +496,7 @@ def _row(
         last=history.seen,
         holder=None if history.mark is None else history.mark.holder,
         waits_for=None if held is None else held.topic,
+        injects=source in marks.injectors,
         cause=cause,
         reason=reason,
     )

@@ -59,6 +59,7 @@ class SourceView:
     holder: Holder | None = None  # the source that a job waits for, by its last mark
     inputs: tuple[str, ...] = ()  # the input topics of a job, by its marks
     waits_for: str | None = None  # the topic that alignment makes it wait for, by its last mark
+    injects: bool = False  # whether it is an injector
     cause: Cause | None = None
     reason: str = ""
 

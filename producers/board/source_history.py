@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from floodmark.producers.board.estimate import inputs_named
+from floodmark.producers.event_times.injection import STATE_HEADER
 from floodmark.schemas.classify import Mark, mark_header
 from floodmark.schemas.records import (
     HELD_HEADER,
@@ -396,6 +397,7 @@ class TopicMarks:
     published: dict[str, bytes] = field(default_factory=dict)  # the last `READ_HEADER` of each job that writes to it
     held: dict[tuple[int, str], Held | None] = field(default_factory=dict)
     """By partition and source: the topic that alignment makes it wait for, by its last mark."""
+    injectors: set[str] = field(default_factory=set)  # the sources that are injectors, by their marks
     waiting_shards: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By job whose executors write: how many shards of its batch are not written, of how many."""
     whole: bool = False  # whether all of its records were read, from the first one
@@ -416,6 +418,8 @@ class TopicMarks:
             self.inputs[record.source] |= named
         if verdict not in {Verdict.ACCEPTED, Verdict.REGRESSED}:
             return
+        if mark_header(mark, record.source, STATE_HEADER) is not None:
+            self.injectors.add(record.source)
         self.held[number, record.source] = Held.of(mark_header(mark, record.source, HELD_HEADER))
         if published is not None:
             self.published[record.source] = published

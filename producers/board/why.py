@@ -70,16 +70,20 @@ def trace(board: Board, topic: str) -> Why:
     status = 1 if cause is not None and is_failure(cause.verdict) else 2 if unclear else 0
     silent = [row for row in holders if row != cause and row.cause in _STOPPED and row.inputs]
     advised = [] if cause is None else [cause, *silent]
-    parts = (advice_on(row.cause, row.source, is_job=bool(row.inputs)) for row in advised)
+    parts = (advice_on(row.cause, row.source, is_job=bool(row.inputs), injects=row.injects) for row in advised)
     advice = ". Also ".join(filter(None, parts))
     if unread and not advice:
-        advice = "check the name, and whether you have the right to read it"
+        lacks = any("floodmark[" in (step.unread or "") for step in steps)
+        advice = (
+            f"check the name, and whether you have {'installed what it needs' if lacks else 'the right to read it'}"
+        )
     elif cause is None and steps[-1].unmarked:
         advice = START_OR_INJECT
     elif cause is None and view is not None and view.state is State.IDLE:
         advice = advice_on(Cause.IDLE, view.topic)
     elif cause is None and steps[-1].held_by is not None and is_ahead(steps[-1].held_by.watermark, board.now):
-        advice = advice_on(Cause.AHEAD, steps[-1].held_by.source)
+        ahead = steps[-1].held_by
+        advice = advice_on(Cause.AHEAD, ahead.source, injects=ahead.injects)
     return Why(
         topic=topic,
         watermark=None if first is None else first.watermark,

@@ -205,7 +205,7 @@ def board_lines(board: Board) -> list[str]:
 
 def why_text(why: Why, now: int) -> RenderableType:
     """Return the way from a topic to its root cause: a line for each topic, then the cause and what to do."""
-    if why.watermark is not None:
+    if why.watermark is not None and why.state is not State.ENDED:
         reached = f"watermark {moment(why.watermark, now)} ({distance(now - why.watermark)})"
     else:
         reached = "no watermark" if why.state in {State.UNKNOWN, State.MISSING} else str(why.state)

@@ -169,7 +169,7 @@ def fire_periods(  # noqa: PLR0913  # each is an option of the command line
         def first_line() -> str:
             first = None if loop.schedule is None else loop.schedule.fired.first
             is_table = isinstance(source, TableInput)
-            past = "--from TIME" if is_table else "--from earliest with --json-field or --event-time, or a time"
+            past = "--from TIME" if is_table else "--from TIME, or --from earliest and --json-field or --event-time"
             line = _first_line(rules.trigger, first, begin, _later(first, source), past, judges=judges)
             return line if first is None or is_table else line + _cut(settings, rules, first)
 
@@ -232,7 +232,7 @@ def _first_line(trigger: str, first: int | None, begin: int | str, later: str, p
         return f"{line} For the past, use {past}."
     line = f"trigger {trigger!r} is new: its first period begins at {instant(first)}{later}."
     if begin == "now" or later:
-        return f"{line} It does not fire earlier periods; for them, use another --name with {past}."
+        return f"{line} It does not fire earlier periods; for them, use another --name and {past}."
     if begin == "earliest" and not judges:
         return f"{line} It has the first watermark. To begin with the first row, add --json-field or --event-time."
     return line

@@ -284,7 +284,8 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     alone = {"--until-end": until_end, "--reset": reset, "--decisions-from": decisions_from}
     given = [name for name, value in {**alone, "--align": align is not None}.items() if value]
     if group is not None and given:
-        raise typer.BadParameter(f"{given[0]} cannot be used with --group: a member reads only some of the partitions")
+        reason = f"{given[0]} cannot be used with --group: a member reads only some of the partitions"
+        raise typer.BadParameter(f"{reason}. Stop all members, and use it once without --group")
     if dry_run and json:
         raise typer.BadParameter("--json cannot be used with --dry-run, whose decisions are text")
     if dry_run:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from textwrap import shorten
 from typing import Any, Final, NamedTuple
 
 from floodmark.producers.tables.table_mark import properties_in
@@ -21,6 +22,7 @@ _EXPIRED: Final = -1
 _COLOUR: Final = re.compile(r"\x1b\[\d*m")
 _TRACE: Final = "\n\tat "  # of Java
 _SHOWN: Final = 300
+_RELATIVE: Final = re.compile(r"delta\.`(?!/|\w+:)", re.IGNORECASE)
 
 
 class Commit(NamedTuple):
@@ -65,7 +67,7 @@ def _told(error: Exception) -> str:
     ('OSError: Disk error - gone', "KeyError: 'c: none\\n\\tat a.B'")
     """
     text = _COLOUR.sub("", str(error)).partition(_TRACE)[0]
-    return f"{type(error).__name__}: {' '.join(text.split())[:_SHOWN]}"
+    return f"{type(error).__name__}: {shorten(text, _SHOWN, placeholder=' ...')}"
 
 
 def _name_of(table: Any) -> str:  # noqa: ANN401
@@ -87,6 +89,9 @@ def history_of(table: Any, spark: Any = None) -> History:  # noqa: ANN401  # of 
         raise UsageError(reason=reason)
     if isinstance(table, str) and "/" in table and "`" not in table:
         reason = f"table {table!r} is a path: pass deltalake's DeltaTable, or with spark= delta.`/absolute/path`"
+        raise UsageError(reason=reason)
+    if isinstance(table, str) and _RELATIVE.match(table):
+        reason = f"table {table!r} has a relative path, which Spark looks for elsewhere: pass delta.`/absolute/path`"
         raise UsageError(reason=reason)
     with reading(table):
         if isinstance(table, str):

@@ -169,6 +169,8 @@ class Reader:
         self._event_time = event_time
         self._done, self._last = resumed.done, resumed.last
         self._times, self._record_counts = resumed.times, resumed.record_counts
+        self._resumed, self._before, self._again = position, resumed.waiting, 0
+        """The given position, how many rows waited there, and how many of these were read again."""
         self._rereading = {place: read for place, read in resumed.read.items() if resumed.begin[place] < read}
         """By partition that is not yet read again: the offset up to which it was read before."""
         self._next = dict(resumed.begin)  # by partition: the offset after the last record taken
@@ -228,7 +230,7 @@ class Reader:
             said = f"{record.place}: {record.reason}"
         self._reach(place, record.offset, record.offset + 1)
         if self._next[place] >= self._rereading.get(place, self._next[place] + 1):
-            del self._rereading[place]
+            self._finish_rereading(place)
         self._now = None
         return said
 
@@ -241,11 +243,17 @@ class Reader:
                 topic, number = place
                 begin = self.begin[place]
                 raise DeletedRecordsError(topic=topic, partition=number, position=read, earliest=begin, end=end)
-            self._rereading.pop(place, None)
+            self._finish_rereading(place)
             if end > self._next.get(place, -1):
                 self._reach(place, end, end)
                 self._now = None
         self.tracker.advance(self._is_at_end)
+
+    def _finish_rereading(self, place: Partition) -> None:
+        """Note that a partition was read again; refuse an ``event_time`` by which other rows than before wait."""
+        ended = self._rereading.pop(place, None) is not None and not self._rereading
+        if ended and not self.uncounted and self._before not in {None, self._again}:
+            raise ChangedEventTimeError(place="rows", before=f"{self._before} waited", now=f"{self._again} do")
 
     def _is_at_end(self) -> bool:
         """Tell whether every partition was read up to its end."""
@@ -276,6 +284,7 @@ class Reader:
                     self._warned.add(record.topic)
         if again and time is not None and self._is_done(record, time):
             return said
+        self._again += again and time is not None
         if self._polled:
             self._arrived.append(record)
         elif time is not None and self._buffer.add(time, record, record.place):
@@ -305,7 +314,8 @@ class Reader:
         """Refuse an ``event_time`` that does not give the oldest waiting row the time that it had."""
         place = record.topic, record.partition
         if record.offset == self.begin[place] and self._times.get(place, time) != time:
-            raise ChangedEventTimeError(place=str(record.place), before=self._times[place], now=time)
+            before, now = iso(self._times[place]), iso(time)
+            raise ChangedEventTimeError(place=str(record.place), before=f"had {before}", now=f"has {now}")
 
     def _count_missing_event_time(self, record: Data, reason: str) -> str | None:
         self.counts["timeless"] += 1
@@ -365,15 +375,17 @@ class Reader:
     ) -> CompleteItems[Any]:
         self._judge_at_end()
         places, done, last = self._places(), self._buffer.watermark, self._last_done()
+        waiting = len(self._buffer)
         found = complete(None if self._rereading else self.tracker.watermark)
         before = self._in_hand if self._queue else None
         if found:
             state = self._state(places)
-            before = before or state.at(done, last)
+            before = before or state.at(done, last, waiting)
             for rows, end, place in found:
+                waiting -= len(rows)
                 for row in rows:
                     del self._waiting[row.topic, row.partition][row.offset]
-                position = state.at(end, place)
+                position = state.at(end, place, waiting)
                 self._queue.append((item_of(rows, end, position), position))
         if found or done != self._buffer.watermark:
             self._now = None
@@ -408,8 +420,11 @@ class Reader:
         """See `WatermarkedConsumer.position`."""
         if self._in_hand is not None:
             return self._in_hand
+        if self._rereading and self._resumed is not None and not self._polled:
+            return self._resumed
         if self._now is None:
-            self._now = self._state(self._places()).at(self._buffer.watermark, self._last_done())
+            waiting = None if self._polled else len(self._buffer)
+            self._now = self._state(self._places()).at(self._buffer.watermark, self._last_done(), waiting)
         return self._now
 
     def _last_done(self) -> Place | None:
@@ -425,9 +440,7 @@ class Reader:
         places = {}
         for place, next_ in self._next.items():
             begin: tuple[int, int | None] = (self._stored[place] if self._polled else next_, None)
-            if place in self._rereading and not self._polled:
-                begin = self.begin[place], self._times.get(place)
-            elif place in self._waiting:
+            if place in self._waiting:
                 begin = next(iter(self._waiting[place].items()), begin)
             places[place] = begin[0], max(next_, self.applied.get(place, 0)), begin[1]
         return places

@@ -109,14 +109,18 @@ class ReaderState:
     """Whether the caller reads records as they arrive: rows and windows from here on would lack those before."""
     record_counts: Mapping[str, Any] | None = None  # a snapshot of `RecordCounts`; ``None``: records are not counted
 
-    def at(self, done: int | None, last: Place | None = None) -> Position:
-        """Return the position after all rows below ``done``, and those at ``done`` up to ``last``, are handed out."""
+    def at(self, done: int | None, last: Place | None = None, waiting: int | None = None) -> Position:
+        """Return the position after all rows below ``done``, and those at ``done`` up to ``last``, are handed out.
+
+        ``waiting``: how many other rows were read; ``None``: unknown.
+        """
 
         def text() -> str:
             state = {
                 "format": FORMAT,
                 "handed_out_below": done,
                 "last_handed_out": last,
+                "waiting": waiting,
                 "tracker": self.tracker,
                 "partitions": [[*place, *offsets] for place, offsets in sorted(self.places.items())],
                 "untimed": self.judged,
@@ -141,6 +145,7 @@ class Resumed:
     """The event time of the row at `begin`, if it waits there."""
     done: int | None = None  # all rows below this time were handed out
     last: Place | None = None  # the last row at exactly ``done`` that was handed out
+    waiting: int | None = None  # how many rows were read and not handed out; ``None``: unknown
     judged: dict[str, list[Any] | None] = field(default_factory=dict)
     polled: bool = False
     ids: TopicIds = field(default_factory=TopicIds)
@@ -177,6 +182,7 @@ def resume(position: Position | None, topics: Collection[str]) -> Resumed:
             times={(topic, partition): at for topic, partition, _, _, at in state["partitions"] if at is not None},
             done=state["handed_out_below"],
             last=None if last is None else Place(*last),
+            waiting=state.get("waiting"),
             judged=state["untimed"],
             polled=state["polled"],
             ids=TopicIds(state["topic_ids"]),

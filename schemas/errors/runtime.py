@@ -75,7 +75,7 @@ class UnknownTopicError(InfrastructureError):
 
     template = (
         "topic {topic!r} does not exist on {bootstrap_servers}, or you have no right to describe it. Check the name "
-        "and your rights. To write to a new topic, create it first: create_topics() or floodmark inject --create."
+        "and your rights. Create a new topic first: with create_topics(), or inject --create for its copies."
     )
     topic: str
     bootstrap_servers: object

@@ -85,15 +85,16 @@ class ForeignCheckpointError(SnapshotError):
 
 
 class ChangedEventTimeError(SnapshotError):
-    """A consumer whose ``event_time`` does not give a record the time that it gave it before the stored position."""
+    """A consumer whose ``event_time`` does not give records the times that it gave them before the stored position."""
 
     template = (
-        "the event time of {place} was {before!t} when the position was stored, and is {now!t} now. Rows would be "
-        "missing, or come twice. Use the event_time that you had, or a consumer without position=, and an empty store."
+        "event_time gives other times than when the position was stored: {place} {before} then, and {now} now. Rows "
+        "would be missing, or come twice. Use the event_time that you had, or a consumer without position=, and an "
+        "empty store."
     )
     place: str
-    before: int
-    now: int | None
+    before: str
+    now: str
 
 
 class ChangedQueryError(SnapshotError):

@@ -88,7 +88,7 @@ class LateRecordError(UsageError):
 class EndedError(UsageError):
     """A call to a source that has ended."""
 
-    template = "source {source!r} has ended and cannot {action}. Start a new epoch to write again."
+    template = "source {source!r} has ended and cannot {action}. To write again, create a new WatermarkedProducer."
     source: str
     action: str
 

@@ -35,6 +35,7 @@ it, so one batch restarts the query at most once.
 import atexit
 import logging
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -61,6 +62,7 @@ from floodmark.spark_jobs.batch.snapshots import JobIdentity, Snapshots
 from floodmark.spark_jobs.batch.stopping import Stopping
 from floodmark.spark_jobs.internals.checkpoint import committed
 from floodmark.spark_jobs.internals.engine import Engine
+from floodmark.spark_jobs.internals.texts import was_cancelled
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.published import Published
 from floodmark.spark_jobs.reading.event_time import require_shift
@@ -193,7 +195,11 @@ class BatchHandler:
         try:
             yield
         except BaseException as error:
-            self._fail(error)
+            if not was_cancelled(error):
+                self._fail(error)
+            elif not self.stopping.is_requested:
+                job = self.identity.job
+                _log.warning("job %s is stopped: its batch was cancelled. Start it again to continue", job)
             raise
 
     def _fail(self, error: BaseException) -> None:
@@ -438,12 +444,15 @@ def _stop_all() -> None:
     for handler in list(_handlers.values()):
         with suppress(Exception):  # the session may be gone
             if handler.is_running:
-                if handler.failure is None and not handler.ended:
+                if handler.failure is None and not (handler.ended or handler.stopping.is_requested):
                     lacks = "its input has not ended"
                     if handler.progress.watermark == END_OF_TIME:
                         lacks = "its last results are not written yet"
-                    advice = f"{lacks}. To wait for that, call awaitTermination() without a timeout"
-                    _log.warning("job %s is stopped, because the program ends: %s", handler.identity.job, advice)
+                    advice = "To wait for that, call awaitTermination() without a timeout"
+                    if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):
+                        advice = "Start it again to continue"
+                    job = handler.identity.job
+                    _log.warning("job %s is stopped, because the program ends: %s. %s", job, lacks, advice)
                 handler.stop(_PATIENCE)
             else:
                 handler.close()

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import Final, NoReturn
 
 from floodmark.spark_jobs.internals.engine import InterruptedBatchError, last_report
+from floodmark.spark_jobs.internals.texts import was_cancelled
 from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
@@ -48,20 +49,24 @@ class Stopping:
 
     @contextmanager
     def batch(self, batch_id: int) -> Iterator[None]:
-        """Keep a stop waiting while a batch runs; after the stop, interrupt the next batch."""
+        """Keep a stop waiting while a batch runs; after the stop, or if Ctrl-C cancels the batch, interrupt it."""
         with self._lock:
             if not self._requested.is_set():
                 self._thread = threading.get_ident()
                 try:
                     yield
-                except BaseException:
+                except BaseException as error:
                     if self._is_cut:
                         raise InterruptedBatchError from None  # a long text would overflow the stack of Spark
-                    raise
+                    if not was_cancelled(error):
+                        raise
+                    self._requested.set()
+                else:
+                    self.last_batch, self.is_first = batch_id, False
+                    return
                 finally:
                     self._thread = None
-                self.last_batch, self.is_first = batch_id, False
-                return
+                threading.Thread(target=self.stop, daemon=True).start()
         self.interrupt()
 
     def interrupt(self) -> NoReturn:
@@ -69,7 +74,7 @@ class Stopping:
         self._between.set()
         while (query := self._active_query()) is not None and query.isActive:
             time.sleep(_POLL)
-        raise InterruptedBatchError
+        raise InterruptedBatchError from None
 
     def restart(self, start: Callable[[], None]) -> None:
         """Stop the query, whose batch calls `interrupt`, and call ``start``; not if a stop was requested."""

@@ -50,6 +50,7 @@ _LONGEST: Final = 500
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _PLAN: Final = "=== Streaming Query ==="  # the plan of the query follows in Spark's message
 _CAUSED_BY: Final = "Caused by: "
+_CANCELLED: Final = "cancelled as part of cancellation of all jobs"
 _INTERRUPTS: Final = (
     "java.lang.InterruptedException",
     "java.io.InterruptedIOException",
@@ -295,6 +296,11 @@ def _raised(text: str) -> str:
     _, found, python = text.rpartition(_TRACEBACK)
     last = [line for line in python.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
     return last[0][:_LONGEST] if found and last else ""
+
+
+def was_cancelled(error: BaseException) -> bool:
+    """Tell whether all jobs of Spark were cancelled, as PySpark does at Ctrl-C."""
+    return any(_CANCELLED in str(link) for link in _chain(error))
 
 
 def was_interrupted(error: BaseException) -> bool:

@@ -21,7 +21,7 @@ def test_maven_builds_and_tests_it(tmp_path):
     command = ["mvn", "--batch-mode", "--no-transfer-progress", "package"]
     done = subprocess.run(command, cwd=library, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stdout[-3000:]
-    assert "Tests run: 2, Failures: 0" in done.stdout
+    assert "Tests run: 4, Failures: 0" in done.stdout
     jars = {jar.name for jar in library.glob("*/target/*.jar")}
     assert jars == {f"floodmark-{module}-0.1.0.jar" for module in ("marks", "flink", "streams")}
 

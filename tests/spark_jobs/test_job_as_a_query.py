@@ -87,6 +87,33 @@ _CUT = _TO_KAFKA.replace("atexit.register(go_on.touch)", "handler._PATIENCE = 0.
 )
 
 
+_CTRL_C = """
+import os, signal, sys, threading, time
+from floodmark.spark_jobs import local_session, write
+from support.counting import read_events, windowed
+from support.harness import SMALL_BATCHES
+
+servers, topic, checkpoint = sys.argv[1:]
+in_work = threading.Event()
+spark = local_session("cell", settings=SMALL_BATCHES)
+
+def writer(frame, batch_id):
+    in_work.set()
+    frame.sparkSession.range(1).selectExpr("reflect('java.lang.Thread', 'sleep', 60000L)").collect()
+    print("the batch is done")
+
+def interrupt():
+    in_work.wait()
+    while not spark.sparkContext.statusTracker().getActiveJobsIds():
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=interrupt, daemon=True).start()
+rows = windowed(read_events(spark, servers, topic))
+write(rows, writer=writer, job="cell", checkpoint_location=checkpoint).awaitTermination()
+"""
+
+
 def run(program, *arguments):
     """Run a program to its end, in a process of its own that sees the tests."""
     path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
@@ -309,6 +336,20 @@ def test_the_end_of_a_program_stops_its_job_between_two_batches(kafka, topic, ch
     assert [line for line in said.splitlines() if line and not re.match(r"\d\d/\d\d/\d\d \d\d:", line)] == [
         f"job cell is stopped, because the program ends: {told}"
     ]
+
+
+def test_ctrl_c_in_a_batch_stops_the_job_and_is_no_error(kafka, topic, checkpoint):
+    """PySpark then cancels what the batch runs."""
+    given = topic(1)
+    Stream.seeded(5, sources=1).produce(kafka.config, given, end=False)
+    done = run(_CTRL_C, kafka.bootstrap_servers, given, checkpoint)
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert "KeyboardInterrupt" in done.stderr
+    assert "job cell is stopped: its batch was cancelled. Start it again to continue" in done.stderr
+    assert not any(said in done.stderr for said in ("StackOverflowError", "terminated with error", "\tat ")), (
+        done.stderr
+    )
 
 
 def test_a_batch_that_runs_at_the_end_of_a_program_is_written(kafka, topic, checkpoint):

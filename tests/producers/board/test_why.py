@@ -11,6 +11,7 @@ from floodmark.producers.board.causes import Cause
 from floodmark.producers.board.fold import Fold
 from floodmark.producers.board.source_history import Health, History, is_failure
 from floodmark.producers.board.why import trace
+from floodmark.producers.event_times.injection import STATE_HEADER
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import Mark, Unreadable
 from floodmark.schemas.records import READ_HEADER, Held, Holder, Status
@@ -70,6 +71,7 @@ class Writer:
     only: int | None = None
     """The one partition that it marks."""
     held: Held | None = None
+    injects: bool = False
     fields: dict[str, Any] = field(default_factory=dict)
 
     def marks(self):
@@ -90,6 +92,7 @@ class Writer:
             worked = None if self.waits_since is None else BEGIN + min(second, self.waits_since) * SECOND
             said = replace(said, holder=holder, processing_time_watermark=worked)
             headers = [] if self.held is None else self.held.headers()
+            headers += [(STATE_HEADER, b"{}")] if self.injects else []
             for number in range(self.partitions) if self.only is None else [self.only]:
                 yield BEGIN + second * SECOND, self.topic, number, said, headers
 
@@ -144,14 +147,24 @@ FAULTS = {
         ("its lease has run out: it no longer sends marks", "restart it", "higher version"),
     ),
     "a process runs, and a partition waits for a transaction in its input": (
+        [Writer(partitions=2, only=0, injects=True), Writer(partitions=2, only=1, seconds=range(30), injects=True)],
+        (1, "web", Cause.SILENT_HERE),
+        ("to other partitions", "a member may have died", "open transaction"),
+    ),
+    "a process runs, and Kafka takes nothing of it in a partition": (
         [Writer(partitions=2, only=0), Writer(partitions=2, only=1, seconds=range(30))],
         (1, "web", Cause.SILENT_HERE),
-        ("to other partitions", "do not restart it", "open transaction"),
+        ("to other partitions", "do not restart it", "whether Kafka accepts its records there"),
+    ),
+    "an injector is dead": (
+        [Writer(seconds=range(30), injects=True)],
+        (1, "web", Cause.SILENT),
+        ("no longer sends marks", "restart it (floodmark inject)", "its error names the step", "--until-end --end"),
     ),
     "a source has no events": (
         [Writer(promise=until(20, behind(5)), writes=lambda second: second < 20)],
         (1, "web", Cause.NO_EVENTS),
-        ("but no records", "mark_idle()", "injector"),
+        ("but no records", "mark_idle()", "with_idleness()"),
     ),
     "a source sends events and its watermark does not advance": (
         [Writer(promise=until(20, behind(5)))],
@@ -200,7 +213,12 @@ FAULTS = {
     "two sources each have a membership of one": (
         [Writer("a"), Writer("b")],
         (1, "a", Cause.UNCOUNTED),
-        ("2 sources write to the topic, but its membership counts 1", "membership=", "but one with --until-end --end"),
+        ("2 sources write to the topic, but its membership counts 1", "membership="),
+    ),
+    "two injectors write to one topic": (
+        [Writer("a", injects=True), Writer("b", injects=True)],
+        (1, "a", Cause.UNCOUNTED),
+        ("2 sources write to the topic, but its membership counts 1", "but one with --until-end --end"),
     ),
     "a second source with a membership of one has left after one mark": (
         [Writer("a"), Writer("b", seconds=[20])],
@@ -536,7 +554,8 @@ def test_all_that_fails_is_named_with_its_partitions():
 
 
 def test_an_injector_without_new_events_is_no_failure():
-    _, why = asked(Writer(promise=until(20, behind(5)), writes=lambda second: second < 20, waits_since=END))
+    paused = {"writes": lambda second: second < 20, "waits_since": END, "injects": True}
+    _, why = asked(Writer(promise=until(20, behind(5)), **paused))
     assert (why.exit_status, why.cause.verdict, why.cause.cause) == (0, Health.WARN, Cause.NO_EVENTS)
     assert "follows the clock again" in why.advice
 

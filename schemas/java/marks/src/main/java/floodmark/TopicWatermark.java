@@ -30,7 +30,7 @@ public final class TopicWatermark implements Serializable {
         }
     }
 
-    /** The watermark of the topic, where it is higher than ever; else null. */
+    /** The watermark of the topic, where it is higher than ever; else null. After the end it stays: what follows is refused. */
     public Long advance() {
         return advance(topic.progress());
     }
@@ -46,6 +46,9 @@ public final class TopicWatermark implements Serializable {
             case ENDED -> Mark.END_OF_TIME;
             case IDLE, UNKNOWN -> Long.MIN_VALUE;
         };
+        if (handedOn == Mark.END_OF_TIME && watermark != handedOn) {
+            throw new IllegalStateException("all sources had ended, and one writes again: begin with a new TopicWatermark");
+        }
         if (watermark <= handedOn) {
             return null;
         }

@@ -189,10 +189,15 @@ public final class Writer implements AutoCloseable {
         send(step.get("partition").asInt(), step.get("time").asLong(), key, value, step.path("header").asBoolean());
     }
 
-    /** Raises the watermark: no later record is before it. */
+    /** Raises the watermark, or repeats it: no later record is before it. Call it once a second, or readers take it for dead. */
     public void advance(long watermark) throws Exception {
         state.watermark = state.watermark == null ? watermark : Math.max(state.watermark, watermark);
         mark(Mark.Status.ACTIVE);
+    }
+
+    /** Lets readers go on without this source until its next record. */
+    public void idle() throws Exception {
+        mark(Mark.Status.IDLE);
     }
 
     /** Ends the epoch: nothing follows. */
