@@ -358,8 +358,8 @@ app.command()(why)
 def main() -> None:
     """Run the command.
 
-    Installed packages add commands by the entry-point group ``floodmark.commands``, such as ``demo``.  ``main`` loads
-    them only if the first argument is no command of this module, because ``demo`` imports Spark.
+    Installed packages add commands by the entry-point group ``floodmark.commands``, such as ``demo``.  ``main`` looks
+    for them only if the first argument is no command of this module: that takes time.
     """
     if not {"board", "catch-up", "check", "inject", "tail", "trigger", "why", "--version"} & set(sys.argv[1:2]):
         from importlib.metadata import entry_points

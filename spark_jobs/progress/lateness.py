@@ -2,7 +2,7 @@
 
 So the log of a partition alone decides, however batches cut it, and a replay decides the same.  The exception: a
 partition that was idle or unknown, while other partitions advanced the job's watermark, may bring rows earlier than
-that.  They are late, too, by the watermark that their batch ran with.
+that.  They are late, too, by the watermark of the records before their batch.
 """
 
 import base64
@@ -89,7 +89,7 @@ class Promises:
 
 @dataclass(frozen=True, slots=True)
 class LateThresholds:
-    """What tasks need to judge the rows of a batch: the promises before it, and the watermark that it runs with."""
+    """What tasks need to judge the rows of a batch: the promises and the watermark before it."""
 
     promises: Promises
     watermark: int
@@ -129,7 +129,7 @@ class LateRow:
     value: bytes | None
     event_time: int
     watermark: int
-    of_partition: bool  # whether this is the watermark of its partition, or the one that its batch ran with
+    of_partition: bool  # whether this is the watermark of its partition, or that of the records before its batch
     headers: Iterable[tuple[str, bytes | None]] | None = None
 
     def record(self) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]:
@@ -139,7 +139,7 @@ class LateRow:
         >>> dict(row.record()[2])["floodmark-late"].decode()
         '8 ms behind the watermark 1970-01-01T00:00:00.020+00:00 of its partition'
         """
-        whose = "of its partition" if self.of_partition else "that its batch ran with"
+        whose = "of its partition" if self.of_partition else "of the records before its batch"
         late_by = self.watermark - self.event_time
         added: Mapping[str, str] = {
             "floodmark-late": f"{late_by} ms behind the watermark {iso(self.watermark)} {whose}",

@@ -6,9 +6,10 @@ Kafka's console consumer, Kafka Connect with its ``HasHeaderKey`` predicate, Con
 import json
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
@@ -47,6 +48,24 @@ def test_the_console_consumer(kafka, topic, tmp_path):
     printed = log.read_bytes()
     assert all(b"\tk%d\tline %d\n" % (number, number) in printed for number in range(50))
     assert b"floodmark:1\t__floodmark__/web\t" in printed
+
+
+@pytest.mark.kafka
+def test_the_consumer_of_the_page_closes_each_hour_by_the_watermark(kafka, topic):
+    page = (Path(__file__).parents[2] / "producers" / "READERS.md").read_text(encoding="utf-8")
+    (program,) = [block for block in page.split("```python\n")[1:] if "partition_watermark" in block]
+    target, kept, closed = topic(2), [], []
+    write_lines(kafka, target)
+    names = {"keep": kept.append, "close_hours_before": lambda at: closed.append((at, len(kept)))}
+    exec(program.partition("```")[0].replace('"clicks"', repr(target)), names)  # noqa: S102  # the page's
+    settings = {**kafka.config, "group.id": "own", "isolation.level": "read_committed", "enable.partition.eof": False}
+    consumer = Consumer(settings)
+    consumer.assign([TopicPartition(target, number, OFFSET_BEGINNING) for number in range(2)])
+    until(lambda: names["take"](consumer.consume(10, timeout=0.1)) or names["tracker"].ended, "the end")
+    consumer.close()
+    assert sorted(message.value().decode() for message in kept) == sorted(LINES)
+    assert closed[-1][1] == len(LINES)
+    assert [at for at, _ in closed] == sorted(at for at, _ in closed)
 
 
 @pytest.mark.kafka

@@ -163,6 +163,12 @@ def test_an_input_that_cannot_be_read_ends_the_way_there():
     assert chain.board().unread == (("a", "Topic authorization failed"),)
 
 
+def test_a_table_that_lacks_its_library_tells_to_install_it():
+    chain = Chain()
+    chain.fold.refuse("lake/daily", "ModuleNotFoundError: No module named 'deltalake'. Expected floodmark[delta]")
+    assert chain.why("lake/daily").advice == "check the name, and whether you have installed what it needs"
+
+
 def test_half_of_a_chain_that_moves_cannot_be_called_well():
     chain = Chain().job("counts", "a", "b")
     chain.fold.refuse("a", "Topic authorization failed")

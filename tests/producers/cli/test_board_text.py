@@ -10,6 +10,7 @@ from floodmark.producers.cli.board_text import board_lines, board_table, why_tex
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import Mark
 from floodmark.schemas.records import READ_HEADER, Holder, Status
+from floodmark.schemas.timestamps import END_OF_TIME
 from rich.console import Console
 
 SECOND, DAY = 1_000, 86_400_000
@@ -69,6 +70,12 @@ def test_the_clock_of_a_writer_that_is_ahead_is_said_to_be_ahead():
     found = fold.board(BEGIN + 20 * SECOND)
     assert "processing 23 h 59 min ahead" in printed(why_text(trace(found, "clicks"), NOW))
     assert "23 h 59 min ahead" in printed(board_table(found, 300))
+
+
+def test_why_says_that_what_has_ended_has_ended_and_no_year():
+    """The watermark of a table is then the end of time."""
+    found = replace(trace(board(("web", 20), end=Status.ENDED), "clicks"), watermark=END_OF_TIME)
+    assert printed(why_text(found, NOW)).startswith("clicks: ended\n")
 
 
 def test_a_source_that_has_ended_says_so():

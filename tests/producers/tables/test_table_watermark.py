@@ -169,6 +169,8 @@ def test_something_else_than_a_table_is_refused(wrong):
         complete_until(wrong)
     with pytest.raises(UsageError, match=r"'lake/daily' is a path: .* delta\.`/absolute/path`"):
         complete_until("lake/daily", spark=object())
+    with pytest.raises(UsageError, match=r"has a relative path, .* delta\.`/absolute/path`"):
+        complete_until("delta.`lake/daily`", spark=object())
 
 
 def test_files_that_are_missing_are_named(table, tmp_path):
