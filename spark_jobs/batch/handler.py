@@ -35,7 +35,6 @@ it, so one batch restarts the query at most once.
 import atexit
 import logging
 import os
-import sys
 import threading
 import time
 from collections import deque
@@ -448,9 +447,7 @@ def _stop_all() -> None:
                     lacks = "its input has not ended"
                     if handler.progress.watermark == END_OF_TIME:
                         lacks = "its last results are not written yet"
-                    advice = "To wait for that, call awaitTermination() without a timeout"
-                    if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):
-                        advice = "Start it again to continue"
+                    advice = "Start it again to continue; awaitTermination() without a timeout waits for the end"
                     job = handler.identity.job
                     _log.warning("job %s is stopped, because the program ends: %s. %s", job, lacks, advice)
                 handler.stop(_PATIENCE)

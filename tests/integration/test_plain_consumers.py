@@ -5,17 +5,19 @@ Kafka's console consumer, Kafka Connect with its ``HasHeaderKey`` predicate, Con
 
 import json
 import time
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka import Consumer
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from floodmark.producers import Mark, Observer, WatermarkedProducer, ascending, create_topics
+from floodmark.producers import Mark, Observer, WatermarkedConsumer, WatermarkedProducer, ascending, create_topics
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.embedded.broker import free_port
+from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.spark_jobs import read, write
 from integration.kafka_programs import running
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -25,13 +27,16 @@ from support.harness import EVENT, until
 LINES = [f"line {number}" for number in range(50)]
 
 
-def write_lines(kafka, topic):
+def write_lines(kafka, topic, *, ends=True):
     with WatermarkedProducer(kafka.config, topic=topic, source="web", strategy=ascending()) as producer:
         for number, line in enumerate(LINES):
             producer.produce(line.encode(), key=f"k{number}", event_time=number)
             if number % 10 == 0:
                 producer.flush()
-        producer.end()
+        if ends:
+            producer.end()
+        else:
+            producer.mark_idle()
 
 
 @pytest.mark.kafka
@@ -51,21 +56,26 @@ def test_the_console_consumer(kafka, topic, tmp_path):
 
 
 @pytest.mark.kafka
-def test_the_consumer_of_the_page_closes_each_hour_by_the_watermark(kafka, topic):
+@pytest.mark.parametrize("ends", [True, False], ids=["ended", "idle"])
+def test_the_loop_of_the_page_closes_each_hour_by_the_watermark(kafka, topic, ends):
     page = (Path(__file__).parents[2] / "producers" / "READERS.md").read_text(encoding="utf-8")
-    (program,) = [block for block in page.split("```python\n")[1:] if "partition_watermark" in block]
+    (loop,) = [block.partition("```")[0] for block in page.split("```python\n")[1:] if "close_hours_before" in block]
     target, kept, closed = topic(2), [], []
-    write_lines(kafka, target)
-    names = {"keep": kept.append, "close_hours_before": lambda at: closed.append((at, len(kept)))}
-    exec(program.partition("```")[0].replace('"clicks"', repr(target)), names)  # noqa: S102  # the page's
-    settings = {**kafka.config, "group.id": "own", "isolation.level": "read_committed", "enable.partition.eof": False}
-    consumer = Consumer(settings)
-    consumer.assign([TopicPartition(target, number, OFFSET_BEGINNING) for number in range(2)])
-    until(lambda: names["take"](consumer.consume(10, timeout=0.1)) or names["tracker"].ended, "the end")
-    consumer.close()
-    assert sorted(message.value().decode() for message in kept) == sorted(LINES)
-    assert closed[-1][1] == len(LINES)
-    assert [at for at, _ in closed] == sorted(at for at, _ in closed)
+    write_lines(kafka, target, ends=ends)
+
+    def close_hours_before(watermark):
+        closed.append((watermark, len(kept)))
+        if len(kept) == len(LINES) and not ends and watermark is not None:
+            raise StopIteration
+
+    with WatermarkedConsumer(kafka.config, [target], event_time=lambda record: int(record.value[5:])) as clicks:
+        names = {"clicks": clicks, "keep": kept.append, "close_hours_before": close_hours_before}
+        with nullcontext() if ends else pytest.raises(StopIteration):
+            exec(loop, names)  # noqa: S102  # the page's
+    assert sorted(record.value.decode() for record in kept) == sorted(LINES)
+    watermark, rows = closed[-1]
+    assert rows == len(LINES)
+    assert watermark == END_OF_TIME if ends else 40 <= watermark <= 49
 
 
 @pytest.mark.kafka

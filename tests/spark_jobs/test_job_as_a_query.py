@@ -332,7 +332,7 @@ def test_the_end_of_a_program_stops_its_job_between_two_batches(kafka, topic, ch
     assert failed.count("Traceback") == 1, failed
     assert "\tat " not in failed, "no stack of the JVM"
     # Spark may log that its stop broke off the plan of a next batch: those lines begin with their time.
-    told = "its input has not ended. To wait for that, call awaitTermination() without a timeout"
+    told = "its input has not ended. Start it again to continue; awaitTermination() without a timeout waits for the end"
     assert [line for line in said.splitlines() if line and not re.match(r"\d\d/\d\d/\d\d \d\d:", line)] == [
         f"job cell is stopped, because the program ends: {told}"
     ]

@@ -30,12 +30,12 @@ public final class TopicWatermark implements Serializable {
         }
     }
 
-    /** The watermark of the topic, where it is higher than ever; else null. After the end it stays: what follows is refused. */
+    /** The watermark of the topic after a mark, where it is higher than ever; else null. What follows the end is refused. */
     public Long advance() {
         return advance(topic.progress());
     }
 
-    /** The same of one partition. */
+    /** The same of one partition; use one object for each. */
     public Long advance(int partition) {
         return advance(topic.progress(partition));
     }
