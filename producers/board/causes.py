@@ -58,8 +58,8 @@ _WORDS: Final = {
         "poll() once an interval. If it never returns, start it once to end it or, if the topic has other sources, "
         "give them a membership with a higher version without it",
         "check whether job {0} runs, and read its log. Restart it with its checkpoint_location",
-        "if {0} does not run or is paused, restart it (floodmark inject); if that fails, its error names the step. If "
-        "it is not needed any more, run it once with --until-end --end",
+        "if {0} does not run or is paused, restart it (floodmark inject). Its log says why it fails, or for which open "
+        "transaction it waits. If it is not needed any more, run it once with --until-end --end",
     ),
     Cause.SILENT_HERE: _Words(
         "it sends marks to other partitions, and no longer to this one",

@@ -4,9 +4,11 @@ Commands import the rest of Floodmark only when they run, so that help, version 
 """
 
 import logging
+import math
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -142,19 +144,28 @@ def _handled(handler: Callable[[int, object], None]) -> Iterator[None]:
 
 
 class Stop:
-    """Tells whether a command is to stop: a signal came, or its output was closed, as by ``head``."""
+    """Tells whether a command is to stop: a signal came, or its output was closed, as by ``head``.
 
-    def __init__(self) -> None:
+    A signal before the first call, or ``patience`` seconds after the last one, ends the command at once: it waits for
+    something.
+    """
+
+    def __init__(self, patience: float) -> None:
         self._signalled = self._closed = False
+        self._patience, self._called = patience, -math.inf
 
     def __call__(self) -> bool:
         """Whether it is asked to."""
+        self._called = time.monotonic()
         return self._signalled or self._closed
 
     def ask(self, _number: int, _frame: object) -> None:
         """Handle a signal; the second one interrupts."""
         if self._signalled:
             raise KeyboardInterrupt
+        if time.monotonic() - self._called > self._patience or self._called == -math.inf:
+            typer.echo("stopped while it waited: the next start continues", err=True)
+            raise SystemExit(0)
         self._signalled = True
 
     def echo(self, line: str) -> None:
@@ -167,9 +178,9 @@ class Stop:
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[Stop]:
-    """In the block, a first signal only requests a stop."""
-    stop = Stop()
+def stop_on_signals(patience: float = math.inf) -> Iterator[Stop]:
+    """In the block, a first signal only requests a stop, see `Stop`."""
+    stop = Stop(patience)
     with _handled(stop.ask):
         yield stop
 

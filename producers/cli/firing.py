@@ -253,7 +253,9 @@ def _state_line(loop: TriggerLoop) -> str:
     fired = ", ".join(f"{count:,} {kind}" for kind, count in sorted(loop.delivery.counts.items())) or "nothing fired"
     holds = loop.source.holders()
     held = f"; held by {printable(str(holds[0]))}" if holds and not loop.source.ended else ""
-    until = "" if loop.schedule is None else _until(loop.schedule.fired)
+    if loop.delivery.failing:
+        held = "; its target has not taken the next event"
+    until = "" if loop.schedule is None or loop.delivery.failing else _until(loop.schedule.fired)
     return f"{fired}{until}; watermark {shown}{held}"
 
 

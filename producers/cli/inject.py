@@ -20,6 +20,7 @@ from floodmark.schemas.timestamps import to_datetime
 from rich.console import Console
 from rich.markup import escape
 
+_PATIENCE: Final = 10.0  # seconds; longer without a step, it waits for an open transaction, or for Kafka
 _CHANGES: Final = ("unreadable_headers", "headers_removed", "timestamps_replaced")
 
 
@@ -95,7 +96,7 @@ def run_injection(  # noqa: PLR0913  # each is an option of the command line
 ) -> None:
     """Run an injection, or a member of a group, until a signal or the end of the input, and commit what was read."""
     injector: Injector | InjectorGroup
-    with stop_on_signals() as stop:
+    with stop_on_signals(_PATIENCE) as stop:
         decisions = None if decisions_from is None else decisions_of(settings, decisions_from, injection.source)
         exporter = None if metrics_port is None else serve_metrics(metrics_port)
         if create:

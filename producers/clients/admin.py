@@ -313,8 +313,8 @@ def await_transactions(config: Config, topic: str, reader: str, partitions: Coll
         if quiet.passed and not told:
             told = True
             _log.warning(
-                "%s waits until another writer ends its transaction in partition %d of topic %r, for %d minutes at "
-                "most: it hides the records from offset %d on, maybe also the last ones of this writer",
+                "%s waits for an open transaction, of another writer or of its own earlier process, in partition %d of "
+                "topic %r, for %d minutes at most: it hides the records from offset %d on",
                 *(reader, partition, topic, LONGEST_TRANSACTION // 60, offset),
             )
         time.sleep(1.0 if told else 0.05)

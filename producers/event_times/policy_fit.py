@@ -111,7 +111,10 @@ class PolicyFit:
             past = "an earlier start with other options, or an event ahead of its arrival"
             if ahead + median > order:
                 past += f" (here up to {ahead / 1000:,.1f} s: pass a smaller --early)"
-            return f"{told} The watermark was moved too far by {past}. To start over, add --reset"
+            paused = (
+                "If senders or the broker paused for longer than --late, the watermark followed the clock: do nothing"
+            )
+            return f"{told} {paused}. Otherwise, it was moved too far by {past}. To start over, add --reset"
         if apart:
             own = most if most > order else None
         else:  # it would be as --late, and hold the watermark back by as much

@@ -159,7 +159,7 @@ FAULTS = {
     "an injector is dead": (
         [Writer(seconds=range(30), injects=True)],
         (1, "web", Cause.SILENT),
-        ("no longer sends marks", "restart it (floodmark inject)", "its error names the step", "--until-end --end"),
+        ("no longer sends marks", "restart it (floodmark inject)", "Its log says why it fails", "--until-end --end"),
     ),
     "a source has no events": (
         [Writer(promise=until(20, behind(5)), writes=lambda second: second < 20)],

@@ -178,7 +178,7 @@ def test_a_name_of_a_mark_controls_no_terminal():
     evil = "a\x1b]0;owned\x07"
     hold = Hold(Holder("t", 0, evil), 5, "lowest watermark")
     source = SimpleNamespace(watermark=5, ended=False, holders=lambda: [hold])
-    loop = SimpleNamespace(source=source, delivery=SimpleNamespace(counts={}), schedule=None)
+    loop = SimpleNamespace(source=source, delivery=SimpleNamespace(counts={}, failing=False), schedule=None)
     missing = {"topic": "t", "partition": 0, "source": evil, "reason": "x", "watermark": None}
     event = SimpleNamespace(late_rows=0, start=0, end=3_600_000, kind="incomplete", missing=[missing])
     for text in (firing._state_line(loop), firing._line(event, "ok")):  # noqa: SLF001  # commands print it

@@ -76,7 +76,12 @@ def test_the_wait_for_an_open_transaction_is_told_and_has_an_end(kafka, topic, m
     monkeypatch.setattr(admin, "LONGEST_TRANSACTION", 1.5)
     with pytest.raises(OpenTransactionError, match=f"job 'a' .* partition 0 of topic '{name}'.* from offset 0 on"):
         admin.await_transactions(kafka.config, name, "job 'a'")
-    assert caplog.text.count("job 'a' waits until another writer ends its transaction in partition 0") == 1
+    assert (
+        caplog.text.count(
+            "job 'a' waits for an open transaction, of another writer or of its own earlier process, in partition 0"
+        )
+        == 1
+    )
     other.commit()
     admin.await_transactions(kafka.config, name, "job 'a'")
     assert admin.end_offsets(kafka.config, name)[0] > 0
