@@ -185,7 +185,8 @@ class Checker:
                 known = self._reach.get(record.source, 0)
                 self._reach[record.source] = max(known, record.partitions, mark.partition + 1)
         yield from self._statement(state, mark, hash(encode_watermark(record)))
-        members = _members(state) if state.surplus < state.version and is_next else ()
+        joins = is_next and (last is None or last.membership.version < state.version)
+        members = _members(state) if joins and state.surplus < state.version else ()
         if len(members) > self._sizes.get(state.version, 1):
             state.surplus = state.version
             yield Fault.SURPLUS_MEMBER, self._reported(members, state.version)
