@@ -206,7 +206,7 @@ class Outbox:
             self._marks_in_flight.discard(token)
             if not isinstance(error, Exception):  # the client may have taken the mark: treat it as one that failed
                 self._failed_marks[partition] = record, "its sending was interrupted"
-                self._emitter.registered = False
+                self._emitter.mark_delivered(partition, failed=True)
             raise
 
     def end(self) -> None:
@@ -268,8 +268,9 @@ class Outbox:
     def _mark_delivered(
         self, token: object, partition: int, record: MarkRecord, error: KafkaError | None, _message: Message
     ) -> None:
-        self._marks_in_flight.discard(token)
-        self._emitter.mark_delivered(partition, failed=error is not None)
+        if token in self._marks_in_flight:
+            self._marks_in_flight.remove(token)
+            self._emitter.mark_delivered(partition, failed=error is not None)
         if error is None:
             self._failed_marks.pop(partition, None)
         else:

@@ -415,11 +415,10 @@ def _uncounted(name: str, marks: TopicMarks, part: PartitionState, retired: list
     number, roster = part.number, marks.state.roster
     view = partial(SourceView, topic=name, partition=number)
     here = {*marks.members(number), *part.absent()}
+    retired = [source for source in retired if source not in here]  # the rows of members say so themselves
     lacking = max(0, roster.size - len(here))
     reason, sizes = missing(marks.state, part, here) if lacking else "", marks.sizes()
     for source in retired:
-        if source in here:
-            continue  # its row says so
         history = marks.histories[number, source]
         version = 0 if history.mark is None else history.mark.membership.version
         state, told = State.MISSING if lacking else State.UNKNOWN, reason_of(Cause.RETIRED, version, roster.version)

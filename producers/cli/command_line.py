@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from typing_extensions import override
@@ -143,16 +143,30 @@ def _handled(handler: Callable[[int, object], None]) -> Iterator[None]:
             signal.signal(number, handler_before)
 
 
+@contextmanager
+def _timed(handler: Callable[[int, object], None]) -> Iterator[None]:
+    """In the block, the timer of the process calls a function."""
+    if not hasattr(signal, "setitimer"):  # Windows
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 class Stop:
     """Tells whether a command is to stop: a signal came, or its output was closed, as by ``head``.
 
-    A signal before the first call, or ``patience`` seconds after the last one, ends the command at once: it waits for
-    something.
+    After a signal, it ends a command that waits for something: at once before the first call, or else ``patience``
+    seconds after the last one.
     """
 
     def __init__(self, patience: float) -> None:
         self._signalled = self._closed = False
-        self._patience, self._called = patience, -math.inf
+        self._patience, self._called, self._asked = patience, -math.inf, math.inf
 
     def __call__(self) -> bool:
         """Whether it is asked to."""
@@ -163,10 +177,25 @@ class Stop:
         """Handle a signal; the second one interrupts."""
         if self._signalled:
             raise KeyboardInterrupt
-        if time.monotonic() - self._called > self._patience or self._called == -math.inf:
-            typer.echo("stopped while it waited: the next start continues", err=True)
-            raise SystemExit(0)
-        self._signalled = True
+        self._signalled, self._asked = True, time.monotonic()
+        if self._called == -math.inf:
+            self._leave()
+        if self._patience < math.inf:
+            self.end_if_it_waits()
+
+    def end_if_it_waits(self, *_: object) -> None:
+        """End the command if it has not called for ``patience``, or look again then, until it calls."""
+        if self._called > self._asked:
+            return
+        left = self._called + self._patience - time.monotonic()
+        if left <= 0:
+            self._leave()
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, left)
+
+    def _leave(self) -> NoReturn:
+        typer.echo("stopped while it waited: the next start continues", err=True)
+        raise SystemExit(0)
 
     def echo(self, line: str) -> None:
         """Print a line."""
@@ -181,7 +210,7 @@ class Stop:
 def stop_on_signals(patience: float = math.inf) -> Iterator[Stop]:
     """In the block, a first signal only requests a stop, see `Stop`."""
     stop = Stop(patience)
-    with _handled(stop.ask):
+    with _handled(stop.ask), _timed(stop.end_if_it_waits):
         yield stop
 
 

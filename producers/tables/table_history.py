@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from textwrap import shorten
 from typing import Any, Final, NamedTuple
 
 from floodmark.producers.tables.table_mark import properties_in
@@ -67,7 +66,8 @@ def _told(error: Exception) -> str:
     ('OSError: Disk error - gone', "KeyError: 'c: none\\n\\tat a.B'")
     """
     text = _COLOUR.sub("", str(error)).partition(_TRACE)[0]
-    return f"{type(error).__name__}: {shorten(text, _SHOWN, placeholder=' ...')}"
+    line = " ".join(text.split())
+    return f"{type(error).__name__}: {line if len(line) <= _SHOWN else f'{line[:_SHOWN]} ...'}"
 
 
 def _name_of(table: Any) -> str:  # noqa: ANN401

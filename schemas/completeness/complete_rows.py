@@ -253,7 +253,8 @@ class Reader:
         """Note that a partition was read again; refuse an ``event_time`` by which other rows than before wait."""
         ended = self._rereading.pop(place, None) is not None and not self._rereading
         if ended and not self.uncounted and self._before not in {None, self._again}:
-            raise ChangedEventTimeError(place="rows", before=f"{self._before} waited", now=f"{self._again} do")
+            rows = "of the rows that were read and not handed out,"
+            raise ChangedEventTimeError(place=rows, before=f"{self._before} waited", now=f"{self._again} do")
 
     def _is_at_end(self) -> bool:
         """Tell whether every partition was read up to its end."""

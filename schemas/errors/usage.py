@@ -88,7 +88,10 @@ class LateRecordError(UsageError):
 class EndedError(UsageError):
     """A call to a source that has ended."""
 
-    template = "source {source!r} has ended and cannot {action}. To write again, create a new WatermarkedProducer."
+    template = (
+        "source {source!r} has ended and cannot {action}. To write again, create a new WatermarkedProducer, or let the "
+        "pool join it again."
+    )
     source: str
     action: str
 

@@ -48,7 +48,13 @@ from weakref import WeakValueDictionary, ref
 from floodmark.producers.clients.admin import Config, TopicWatch, warn_of_compaction
 from floodmark.schemas.classify import Offsets
 from floodmark.schemas.completeness.position import TopicUser
-from floodmark.schemas.errors import FloodmarkError, LookaheadError, RecreatedTopicError, UnknownTopicError
+from floodmark.schemas.errors import (
+    FloodmarkError,
+    JobFailedError,
+    LookaheadError,
+    RecreatedTopicError,
+    UnknownTopicError,
+)
 from floodmark.schemas.timestamps import END_OF_TIME, is_late
 from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.late_rows import count_late_rows, pass_thresholds
@@ -197,8 +203,9 @@ class BatchHandler:
             if not was_cancelled(error):
                 self._fail(error)
             elif not self.stopping.is_requested:
-                job = self.identity.job
-                _log.warning("job %s is stopped: its batch was cancelled. Start it again to continue", job)
+                job, reason = self.identity.job, "its batch was cancelled"
+                self.failure = self.failure or JobFailedError(job=job, reason=reason)
+                _log.warning("job %s is stopped: %s. Start it again to continue", job, reason)
             raise
 
     def _fail(self, error: BaseException) -> None:

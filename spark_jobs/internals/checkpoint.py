@@ -74,6 +74,7 @@ class Checkpoint:
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         self.files: Final = files(spark, location)
+        self._location: Final = location
 
     @property
     def is_on_disk(self) -> bool:
@@ -106,8 +107,12 @@ class Checkpoint:
         try:
             if text is not None:
                 _metadata(text)
+                _, _, *lines = text.split("\n")
+                for line in (lines or [""]) if name.startswith(_PLANNED) and text.startswith(_VERSION) else ():
+                    if line != _NONE:
+                        json.loads(line)
         except (IndexError, ValueError) as error:  # Spark does not write them through to the disk
-            raise corrupt(name, f"it is not whole: {error}") from error
+            raise corrupt(f"{self._location}/{name}", f"it is not whole: {error}") from error
         return text
 
     def planned_end(self, batch_id: int) -> Offsets | None:
@@ -149,7 +154,7 @@ class Checkpoint:
     def plan(self, batch_id: int, end: Offsets, watermark: int) -> None:
         """Plan a batch up to ``end``, by a copy of the first plan."""
         with reaching("the log of planned batches"):
-            pattern = str(self.files.read(f"{_PLANNED}/0"))
+            pattern = str(self._logged(f"{_PLANNED}/0"))
             _ends(pattern)
             version, metadata, *lines = pattern.split("\n")
             moved = "\n".join([version, metadata, *(line if line == _NONE else _moved(line, end) for line in lines)])

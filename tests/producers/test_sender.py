@@ -52,6 +52,7 @@ def test_a_mark_whose_sending_was_interrupted_has_its_number_for_itself_and_a_so
         outbox.send_marks(ManualClock(0), wait=True)
     client.interrupts = False
     assert not emitter.registered, "the next record needs marks before it"
+    assert not emitter.counter.doubtful
     client.report(0)
     outbox.end()
     outbox.send_marks(ManualClock(1), wait=True)

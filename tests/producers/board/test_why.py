@@ -466,6 +466,17 @@ def test_a_source_that_starts_again_with_an_older_membership_holds_the_watermark
     assert (why.cause.cause, why.exit_status) == (Cause.RETIRED, 1)
 
 
+def test_a_member_that_never_came_is_named_beside_one_that_starts_again_with_an_older_membership():
+    of_three = {"version": 2, "size": 3}
+    board, _ = asked(
+        Writer("a", seconds=range(20), fields=of_three),
+        Writer("a", seconds=range(20, END), epoch=2, fields=MEMBERSHIP_1),
+        Writer("b", fields=of_three),
+    )
+    rows = [(row.source, row.cause) for row in board.topic("clicks").sources()]
+    assert rows == [("a", Cause.RETIRED), ("b", None), (None, Cause.MISSING)]
+
+
 @pytest.mark.parametrize("name", WELL)
 def test_why_finds_no_fault_where_there_is_none(name):
     writers = WELL[name]

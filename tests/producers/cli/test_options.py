@@ -262,18 +262,26 @@ def test_a_closed_output_asks_a_command_to_stop_as_a_first_signal_does():
     assert (done.stdout.splitlines()[-1], done.stderr) == ("0", "its last work is done\n")
 
 
-@pytest.mark.parametrize(("asks", "status"), [("", 0), ("stop(); ", 0), ("stop(); later = True; ", 3)])
-def test_a_signal_ends_a_command_that_waits_at_once_and_lets_one_that_works_finish(asks, status):
+@pytest.mark.parametrize(
+    ("before", "after", "status"),
+    [
+        ("", "time.sleep(60)", 0),
+        ("stop(); time.sleep(0.5)", "time.sleep(60)", 0),
+        ("stop()", "time.sleep(60)", 0),
+        ("stop()", "stop(); time.sleep(0.5)", 3),
+    ],
+    ids=["it has not begun", "it waits", "it begins to wait", "it works"],
+)
+def test_a_signal_ends_a_command_that_waits_and_lets_one_that_works_finish(before, after, status):
     """Such as one that waits for the end of another writer's transaction, for minutes."""
     program = (
         "import os, signal, sys, time\n"
         "from floodmark.producers.cli.command_line import run_command, stop_on_signals\n"
         "def wait():\n"
-        "    later = False\n"
         "    with stop_on_signals(0.2) as stop:\n"
-        f"        {asks}time.sleep(0 if later else 0.5)\n"
+        f"        {before or 'pass'}\n"
         "        os.kill(os.getpid(), signal.SIGTERM)\n"
-        "        assert stop()\n"
+        f"        {after}\n"
         "        sys.exit(3)\n"
         "run_command(wait)"
     )

@@ -96,16 +96,17 @@ def test_a_file_that_cannot_be_opened_now_is_not_taken_for_a_damaged_one(tmp_pat
         files.read("1.json")
 
 
-@pytest.mark.parametrize("text", ["", "v1\n", "v1\n{\n-"])
+@pytest.mark.parametrize("text", ["", "v1\n", "v1\n{\n-", 'v1\n{}\n{"t":{"0":'])
 def test_a_log_file_that_a_power_loss_has_cut_is_named(spark, tmp_path, text):
     checkpoint = Checkpoint(spark, str(tmp_path))
     for name in ("offsets/0", "commits/0"):
         checkpoint.files.write(name, text)
-    for read, name in ((checkpoint.planned_end, "offsets"), (checkpoint.next_watermark, "commits")):
-        with pytest.raises(
-            CorruptSnapshotError, match=rf"{name}/0 cannot be read: it is not whole: .*restore an intact"
-        ):
-            read(0)
+    said = "cannot be read: it is not whole: .*restore an intact copy"
+    with pytest.raises(CorruptSnapshotError, match=f"{tmp_path}/offsets/0 {said}"):
+        checkpoint.planned_end(0)
+    if "{}" not in text:  # a commit has no more lines
+        with pytest.raises(CorruptSnapshotError, match=f"{tmp_path}/commits/0 {said}"):
+            checkpoint.next_watermark(0)
 
 
 def test_a_file_that_cannot_be_written_is_named(kept):
