@@ -18,7 +18,7 @@ identity = SimpleNamespace(job="j", checkpoint_id="c")
 stop = lambda _: print("stopped by", os.getpid(), flush=True)
 failure = ValueError() if sys.argv[1] == "failed" else None
 handler = Handler(identity=identity, is_running=True, stop=stop, failure=failure, ended=sys.argv[1] == "ended")
-handler.progress = SimpleNamespace(watermark=None)
+handler.progress, handler.stopping = SimpleNamespace(watermark=None), SimpleNamespace(is_requested=False)
 register_running(handler)
 if os.fork() == 0:
     raise SystemExit
