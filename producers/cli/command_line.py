@@ -8,7 +8,6 @@ import math
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -165,19 +164,22 @@ class Stop:
     """
 
     def __init__(self, patience: float) -> None:
-        self._signalled = self._closed = False
-        self._patience, self._called, self._asked = patience, -math.inf, math.inf
+        from floodmark.producers.clients.clock import Clock
+
+        self._signalled = self._closed = self._heard = False
+        self._now = Clock().steady
+        self._patience, self._called = patience, -math.inf
 
     def __call__(self) -> bool:
         """Whether it is asked to."""
-        self._called = time.monotonic()
+        self._called, self._heard = self._now(), self._signalled
         return self._signalled or self._closed
 
     def ask(self, _number: int, _frame: object) -> None:
         """Handle a signal; the second one interrupts."""
         if self._signalled:
             raise KeyboardInterrupt
-        self._signalled, self._asked = True, time.monotonic()
+        self._signalled = True
         if self._called == -math.inf:
             self._leave()
         if self._patience < math.inf:
@@ -185,13 +187,13 @@ class Stop:
 
     def end_if_it_waits(self, *_: object) -> None:
         """End the command if it has not called for ``patience``, or look again then, until it calls."""
-        if self._called > self._asked:
+        if self._heard:
             return
-        left = self._called + self._patience - time.monotonic()
+        left = self._called + 1_000 * self._patience - self._now()
         if left <= 0:
             self._leave()
         if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, left)
+            signal.setitimer(signal.ITIMER_REAL, left / 1_000)
 
     def _leave(self) -> NoReturn:
         typer.echo("stopped while it waited: the next start continues", err=True)
