@@ -51,6 +51,9 @@ class _Words(NamedTuple):
 _JOBS: Final = "Jobs that have read the event keep the high watermark: then run floodmark why on their output topics"
 _REJECT: Final = f"Reject such events with early=, and restart {{0}}. {_JOBS}"
 _RESET: Final = f"Restart {{0}} with a smaller --early, and --reset, after which its readers start over, too. {_JOBS}"
+_LOG: Final = (
+    "read the log of {0}. It fails, or two processes use its name and stop each other: then stop one of the two"
+)
 _WORDS: Final = {
     Cause.SILENT: _Words(
         "it no longer sends marks",
@@ -117,10 +120,9 @@ _WORDS: Final = {
     ),
     Cause.RESTARTS: _Words(
         "it has restarted three times within two minutes",
-        "read the log of {0}. It fails, or two processes use its name and stop each other: then stop one of the two",
+        _LOG,
         "read the log of job {0}: it fails, or runs twice, and the two stop each other. Then stop one of the two",
-        "read the log of {0}. It fails, or two processes use its name and stop each other: then stop one of the two. "
-        "Members of a group that come and go look the same",
+        f"{_LOG}. Members of a group that come and go look the same",
     ),
     Cause.NOTHING_PROMISED: _Words(
         "it has no watermark yet",

@@ -24,7 +24,7 @@ from floodmark.producers.board.model import (
     TopicView,
     lost_input,
 )
-from floodmark.producers.board.source_history import Health, TopicMarks, is_ahead, severity
+from floodmark.producers.board.source_history import Health, History, TopicMarks, is_ahead, severity
 from floodmark.schemas.classify import Classified, Data, Mark
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.partition_state import Combined, PartitionState, least, lowest
@@ -420,8 +420,7 @@ def _uncounted(name: str, marks: TopicMarks, part: PartitionState, retired: list
     reason, sizes = missing(marks.state, part, here) if lacking else "", marks.sizes()
     for source in retired:
         history = marks.histories[number, source]
-        version = 0 if history.mark is None else history.mark.membership.version
-        state, told = State.MISSING if lacking else State.UNKNOWN, reason_of(Cause.RETIRED, version, roster.version)
+        state, told = State.MISSING if lacking else State.UNKNOWN, _of_retirement(history, marks)
         row = view(source=source, state=state, verdict=Health.FENCED, cause=Cause.RETIRED, reason=reason or told)
         yield replace(row, last=history.seen)
     known = sorted(n for n, member in roster.members.items() if member.version == roster.version and n not in here)
@@ -433,6 +432,11 @@ def _uncounted(name: str, marks: TopicMarks, part: PartitionState, retired: list
     for source_or_none in islice(others[: max(0, lacking - len(retired))], _MOST):
         if source_or_none not in part.unreadable:
             yield view(source=source_or_none, state=State.MISSING, verdict=verdict, cause=cause, reason=reason)
+
+
+def _of_retirement(history: History, marks: TopicMarks) -> str:
+    version = 0 if history.mark is None else history.mark.membership.version
+    return reason_of(Cause.RETIRED, version, marks.state.roster.version)
 
 
 def _unseen_row(holder: Holder) -> SourceView:
@@ -476,9 +480,7 @@ def _row(
     if held is not None and verdict in {Health.WARN, Health.STALL}:
         cause, reason = Cause.ALIGNED, reason_of(Cause.ALIGNED, held.topic, iso(held.watermark))
     if history.retired and history.lives(heard):
-        version = 0 if history.mark is None else history.mark.membership.version
-        verdict, cause = Health.FENCED, Cause.RETIRED
-        reason = reason_of(cause, version, marks.state.roster.version)
+        verdict, cause, reason = Health.FENCED, Cause.RETIRED, _of_retirement(history, marks)
     if verdict is Health.STOP and status is State.IDLE:
         reason = f"readers no longer wait for it, since its lease has run out: {reason}"
     behind = status in {State.ACTIVE, State.CATCHING_UP, State.SILENT}

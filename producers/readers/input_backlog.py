@@ -117,10 +117,9 @@ def progress_of(config: Config, topic: str, inputs: Collection[str]) -> JobProgr
         reason = f"no job that writes to {topic!r} reads {', '.join(inputs)}, by its marks: {told}"
         raise UsageError(reason=f"{reason}. Name the input topics of the job, or its own output topic")
     job = min(found, key=lambda job: (job.ended, job.marks[-1].processing_time if job.marks else 0))
-    ids = TopicIds()
-    for mark in _in_order(by_source[job.job]):
-        ids |= ids_read(mark_header(mark, job.job, READ_HEADER))
-    ids.compare({topic: id_ for topic, (id_, _) in known.items() if id_ is not None}, TopicUser.job(job.job))
+    known_ids = (ids_read(mark_header(mark, job.job, READ_HEADER)) for mark in reversed(_in_order(by_source[job.job])))
+    last: dict[str, str] = next((ids for ids in known_ids if ids), {})
+    TopicIds(last).compare({topic: id_ for topic, (id_, _) in known.items() if id_ is not None}, TopicUser.job(job.job))
     return job
 
 

@@ -144,7 +144,7 @@ class BatchHandler:
                 TopicWatch(config, topics, progress.topic_ids, TopicUser.job(job)) for config, topics in self._topics()
             ]
             self.sink.open()
-            begin_epoch(progress, self.specs, self._settings)
+            begin_epoch(progress, self.specs, self._settings.epoch())  # an older instance could write until now
             self.counts_at_start, self.processing_time_watermark = progress.counts, progress.processing_time
             self.progress, self.ended = progress, progress.ended
             threading.Thread(target=_check_while_idle, args=(ref(self), self._closed), daemon=True).start()

@@ -57,10 +57,10 @@ def resume(
     return progress
 
 
-def begin_epoch(progress: Progress, specs: Sequence[SourceSpec], settings: Settings) -> None:
-    """Begin a new epoch, once the sink is open: an older instance, with a clock ahead, can write until it is fenced."""
+def begin_epoch(progress: Progress, specs: Sequence[SourceSpec], last: int) -> None:
+    """Begin an epoch above the ``last`` one in the output, to be read when no older instance can write any more."""
     progress.resume(
-        now=max(time.time_ns() // 1_000_000, settings.epoch() + 1),
+        now=max(time.time_ns() // 1_000_000, last + 1),
         percentile=any(spec.percentile is not None for spec in specs),
         judged=any(spec.late is not None for spec in specs),
     )

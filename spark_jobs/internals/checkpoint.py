@@ -106,12 +106,12 @@ class Checkpoint:
         text = self.files.read(name)
         try:
             if text is not None:
-                _metadata(text)
-                _, _, *lines = text.split("\n")
-                for line in (lines or [""]) if name.startswith(_PLANNED) and text.startswith(_VERSION) else ():
+                version, metadata, *lines = text.split("\n")
+                sources = (lines or [""]) if name.startswith(_PLANNED) and version == _VERSION else []
+                for line in (metadata, *sources):
                     if line != _NONE:
                         json.loads(line)
-        except (IndexError, ValueError) as error:  # Spark does not write them through to the disk
+        except ValueError as error:  # Spark does not write them through to the disk
             raise corrupt(f"{self._location}/{name}", f"it is not whole: {error}") from error
         return text
 

@@ -1,6 +1,5 @@
 """The progress that the records before some offsets give, read by Spark's own tasks."""
 
-import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -12,6 +11,7 @@ from floodmark.schemas.records import KEY_PREFIX
 from floodmark.schemas.tracker import Tracker
 from floodmark.spark_jobs.batch.observed_batch import is_to_end
 from floodmark.spark_jobs.batch.reread import records_of
+from floodmark.spark_jobs.batch.resume import begin_epoch
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
 from floodmark.spark_jobs.start.start_point import StartPoint
@@ -49,11 +49,7 @@ class ProgressFromTopics:
             record_counts=RecordCounts({place for place, offset in replayed.items() if offset > 0}),
         )
         self.progress.topic_ids.update(ids)
-        self.progress.resume(
-            now=time.time_ns() // 1_000_000,
-            percentile=any(spec.percentile is not None for spec in specs),
-            judged=any(spec.late is not None for spec in specs),
-        )
+        begin_epoch(self.progress, specs, start_point.epoch)
 
     def read_to(self, end: Offsets, *, advance: bool = True) -> None:
         """Read the marks before some offsets into the progress.
