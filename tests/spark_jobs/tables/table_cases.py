@@ -36,7 +36,6 @@ from floodmark.schemas.errors import (
 from floodmark.schemas.timestamps import to_datetime
 from floodmark.spark_jobs import Start, WriteOptions, iceberg, write
 from floodmark.spark_jobs.batch import resume
-from floodmark.spark_jobs.start import progress_from_topics
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import partitioning
@@ -164,8 +163,7 @@ def test_a_start_with_a_new_checkpoint_continues_and_the_old_one_writes_no_more(
     until(lambda: fails(old) or len(seen) == 3, "three batches", _LIMIT)
     with pytest.raises(PublishedError, match=r"results to table .*published='continue'"):
         start(given, table, state="new")
-    for module in (resume, progress_from_topics):
-        monkeypatch.setattr(module, "time", SimpleNamespace(time_ns=lambda: 0))  # the clock of another machine
+    monkeypatch.setattr(resume, "time", SimpleNamespace(time_ns=lambda: 0))  # the clock of another machine
     start(given, table, state="lost", start=Start(published="continue")).awaitTermination(_LIMIT)
     assert complete_until(opened(kind, place(kind))).watermark == END_OF_TIME
     release.set()
