@@ -14,17 +14,18 @@ _TEN_YEARS: Final = 10 * 365 * 86_400_000
 
 
 class PolicyFit:
-    """Statistics of a policy's decisions, and advice for a better policy."""
+    """Statistics of a policy's decisions, and advice if more than the share ``bound`` loses its times."""
 
-    def __init__(self, policy: TimePolicy, *, substreams: bool = False) -> None:
+    def __init__(self, policy: TimePolicy, *, substreams: bool = False, bound: float = 0.5) -> None:
         self._policy = policy
+        self._bound = bound
         self._substreams = substreams
         self.first: int | None = None  # the first event time, epoch milliseconds
         self.doubted = 0  # number of event times, if all so far look like a longer unit
         self._distances: list[tuple[int, int]] = []  # of each event from its arrival, and from the largest time
         self._outcomes: Counter[Outcome] = Counter()
         self._keyless = 0
-        self._judged = self._misfit = False
+        self._misfit: bool | None = None  # of the last events judged
         self._advice: str | None = None
 
     def add(
@@ -67,15 +68,15 @@ class PolicyFit:
 
     def judge(self) -> None:
         """Judge the events so far, unless some were judged before."""
-        if self._distances and not self._judged:
+        if self._distances and self._misfit is None:
             self._close_window()
 
     def _close_window(self) -> None:
         lost = len(self._distances) - self._outcomes[Outcome.ON_TIME]
-        misfit = 2 * lost > len(self._distances) or self._keyless == len(self._distances)
+        misfit = lost > self._bound * len(self._distances) or self._keyless == len(self._distances)
         if misfit and not self._misfit:
             self._advice = self._advise(lost)
-        self._judged, self._misfit = True, misfit
+        self._misfit = misfit
         self._distances, self._outcomes, self._keyless = [], Counter(), 0
 
     def _advise(self, lost: int) -> str:

@@ -22,6 +22,7 @@ from floodmark.schemas.timestamps import to_datetime
 
 _PATIENCE: Final = 30.0
 _SHOWN: Final = 60
+_FEW: Final = 0.01  # of the events may lose their times before other options are advised
 
 
 @dataclass(slots=True)
@@ -157,7 +158,7 @@ def _begin(injection: Injection, config: Config, *, reset: bool) -> tuple[Previe
     """Return an empty preview, the offsets where it begins, and the formats in which event times were read before."""
     begins = begin_offsets(config, [injection.source_topic])
     starts = {number: begin for (_, number), begin in begins.items()}
-    fit = injection.policy_fit()
+    fit = injection.policy_fit(_FEW)
     partitions = {number: injection.input_partition(fit) for number in starts}
     target, ids, read_as = injection.target_topic, TopicIds(), set[str]()
     if target in existing_topics(config) and not reset:

@@ -316,6 +316,21 @@ def test_a_policy_that_takes_most_times_away_is_told_once_and_what_would_fit(kaf
     assert caplog.messages == []
 
 
+def test_a_dry_run_advises_where_a_few_percent_of_a_thousand_events_are_late_and_the_log_does_not(kafka, topic, caplog):
+    raw, marked = topic(1), topic(1)
+    send(kafka, raw, *((NOW + n - 40_000 * (n % 30 == 9), NOW + n) for n in range(1_000)))
+    injection = Injection(raw, marked, JsonField("at"))
+    advice = preview_injection(injection, kafka.config).lines()[-1]
+    assert advice.startswith("34 of 1,000 events were not on time (34 late adjusted)")
+    late = timedelta(seconds=int(re.search(r" --late (\d+) keeps", advice)[1]))
+    with caplog.at_level("WARNING"):
+        assert run(kafka, injection).outcomes["on_time"] == 966
+    assert caplog.messages == []
+    advised = preview_injection(replace(injection, target_topic="none", policy=TimePolicy(late=late)), kafka.config)
+    assert advised.outcomes == {"on_time": 1_000}
+    assert "keeps the times" not in advised.lines()[-1]
+
+
 def test_a_dry_run_takes_its_sample_of_all_partitions(kafka, topic):
     raw = topic(3)
     for number, count in enumerate((5_000, 5, 2_000)):
