@@ -11,6 +11,7 @@ class Cause(StrEnum):
 
     SILENT = "silent"
     SILENT_HERE = "silent here"
+    HIDDEN = "hidden"
     DELETED = "deleted"
     RECREATED = "recreated"
     SHARDS = "shards"
@@ -70,6 +71,12 @@ _WORDS: Final = {
         of_an_injector="if {0} is a group, a member may have died: start it again, or wait until the others have its "
         "partitions (session.timeout.ms, 45 s). Otherwise find the program whose open transaction stops this partition "
         "of the input",
+    ),
+    Cause.HIDDEN: _Words(
+        "an open transaction hides its marks from offset {older} on",
+        "if {0} does not run, restart it, which aborts its own transaction. If it runs, find the program that left the "
+        "transaction open (kafka-transactions.sh describe-producers), and end it. Kafka aborts its transaction after "
+        "its transaction.timeout.ms",
     ),
     Cause.DELETED: _Words(
         "it has stopped, and Kafka has deleted {older} records of {newer} that it has not read",

@@ -196,6 +196,10 @@ class Fold:
         """Note how many shards of its last batch a job has not written, and how many it has."""
         self._topics[topic].waiting_shards[job] = shards
 
+    def hide(self, topic: str, hidden: Mapping[int, int]) -> None:
+        """Note from which offset on open transactions hide the records of a topic, by partition."""
+        self._topics[topic].hidden = hidden
+
     def lacking(self, topic: str, partitions: Collection[int], *, since: bool = False) -> set[int]:
         """Return the partitions of which earlier records are needed for the verdicts."""
         return {number for number in partitions if self._topics[topic].lacks(number, since=since)}
@@ -477,6 +481,8 @@ def _row(
     *older, newer = history.epochs(heard) or (None,)
     earlier = iso(history.peak) if cause is Cause.REWOUND else " and ".join(map(str, older))
     reason = reason_of(cause, earlier, newer)
+    if cause in {Cause.SILENT, Cause.SILENT_HERE} and part.number in marks.hidden:
+        cause, reason = Cause.HIDDEN, reason_of(Cause.HIDDEN, marks.hidden[part.number])
     if held is not None and verdict in {Health.WARN, Health.STALL}:
         cause, reason = Cause.ALIGNED, reason_of(Cause.ALIGNED, held.topic, iso(held.watermark))
     if history.retired and history.lives(heard):

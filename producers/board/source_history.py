@@ -400,6 +400,8 @@ class TopicMarks:
     injectors: set[str] = field(default_factory=set)  # the sources that are injectors, by their marks
     waiting_shards: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By job whose executors write: how many shards of its batch are not written, of how many."""
+    hidden: Mapping[int, int] = field(default_factory=dict)
+    """By partition with an open transaction: where it begins; looked up while a source is silent there."""
     whole: bool = False  # whether all of its records were read, from the first one
     begins: Mapping[int, int] = field(default_factory=dict)  # the offset of the first record, by partition
     topic_id: str | None = None  # Kafka's id of it when it was read

@@ -15,7 +15,14 @@ from floodmark.producers.board.causes import Cause
 from floodmark.producers.board.fold import Fold, Point
 from floodmark.producers.board.model import Board
 from floodmark.producers.board.why import trace
-from floodmark.producers.clients.admin import Config, admin_client, described, first_since, offset_bounds
+from floodmark.producers.clients.admin import (
+    Config,
+    admin_client,
+    described,
+    first_since,
+    offset_bounds,
+    open_transactions,
+)
 from floodmark.producers.clients.clock import Clock, Deadline
 from floodmark.producers.clients.consumers import Closing
 from floodmark.producers.readers.observer import Observer
@@ -40,6 +47,8 @@ Bounds = Mapping[Partition, tuple[int, int]]
 """The first offset and the end of each partition."""
 _STARTS: Final = 8  # the most starts to look behind, the last ones
 _OLDEST: Final = 10 * 365 * 86_400_000  # milliseconds; an epoch before that is no time of a start
+_SILENT: Final = {Cause.SILENT, Cause.SILENT_HERE, Cause.SHARDS, Cause.HIDDEN}
+_LATELY: Final = 10_000  # milliseconds; a transaction that is open for less is soon over
 _FAR: Final = 20_000  # records of a partition to read at most, for the start of a stall or for the past
 
 
@@ -230,20 +239,31 @@ class ChainReader(Closing):
         """Return the board of what was read."""
         now, answered = self._clock.wall(), not self._unanswered
         board = self._fold.board(now, answered=answered)
-        if answered and self._read_receipts(board):
+        if answered and self._explain_silence(board):
             board = self._fold.board(now, answered=answered)
         return self._tables.on(board, self._fold.timeline.last_rise)
 
-    def _read_receipts(self, board: Board) -> bool:
-        """Read what the executors of silent jobs have written; return whether there are such jobs."""
-        jobs = [row for topic in board.topics() for row in topic.sources() if row.inputs]
-        silent = {(row.topic, row.source) for row in jobs if row.cause in {Cause.SILENT, Cause.SHARDS} and row.source}
-        for topic, job in sorted(silent):
+    def _explain_silence(self, board: Board) -> bool:
+        """Look for what else Kafka shows of silent sources; return whether there are any."""
+        silent = [row for topic in board.topics() for row in topic.sources() if row.cause in _SILENT]
+        for topic, job in sorted({(row.topic, row.source) for row in silent if row.inputs and row.source}):
             shards = 0, 0
             with suppress(BrokerUnavailableError, CorruptSnapshotError, KafkaException, UnknownTopicError):
                 shards = waiting_shards(self._config, receipts_topic(job, topic))
             self._fold.await_shards(topic, job, shards)
+        for topic in sorted({row.topic for row in silent}):
+            hidden: Mapping[int, int] = {}
+            with suppress(BrokerUnavailableError, KafkaException, UnknownTopicError):
+                hidden = self._hidden(topic, {row.partition for row in silent if row.topic == topic}, board.now)
+            self._fold.hide(topic, hidden)
         return bool(silent)
+
+    def _hidden(self, topic: str, partitions: Collection[int], now: int) -> dict[int, int]:
+        """Return where open transactions begin, in the partitions that lately had no record that can be read."""
+        behind = open_transactions(self._config, topic, partitions)
+        visible = {(topic, number): (0, offset) for number, offset in behind.items()}
+        since = first_since(self._config, visible, now - _LATELY)
+        return {number: offset for number, offset in behind.items() if since[topic, number] == offset}
 
     def points(self) -> dict[str, list[Point]]:
         """Return the watermark of each topic over the last minutes."""

@@ -235,6 +235,30 @@ def test_a_topic_with_a_partition_that_does_not_answer_is_on_the_board_while_oth
 
 
 @pytest.mark.kafka
+def test_an_open_transaction_that_hides_the_marks_of_a_source_is_told(kafka, topic):
+    target, later = topic(2), ManualClock(wall=datetime.now(UTC) + timedelta(hours=1))
+    twelve_marks(kafka, target)
+    stray = Producer({**kafka.config, "transactional.id": target})
+    stray.init_transactions(30)
+    stray.begin_transaction()
+    stray.produce(target, b"hangs", partition=1)
+    stray.flush(30)
+    twelve_marks(kafka, target)
+    assert end_offsets(kafka.config, target) == {0: 24, 1: 12}, "the last twelve marks are hidden"
+
+    def found(reader):
+        return [(row.cause, row.reason) for row in reader.board().topic(target).sources()]
+
+    with ChainReader(kafka.config, [target], clock=later) as follower, ChainReader(kafka.config, [target]) as now:
+        silent = (Cause.SILENT, reason_of(Cause.SILENT))
+        hidden = (Cause.HIDDEN, "an open transaction hides its marks from offset 12 on")
+        assert found(follower) == [silent, hidden]
+        assert hidden not in found(now), "it may end soon"
+        stray.commit_transaction(30)
+        assert found(follower) == [silent, silent]
+
+
+@pytest.mark.kafka
 def test_the_shards_of_a_silent_job_that_are_not_written_are_counted(kafka, topic):
     target, output, plain = topic(1), topic(1), Producer(kafka.config)
     twelve_marks(kafka, target)
