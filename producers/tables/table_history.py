@@ -153,7 +153,7 @@ def _iceberg(table: Any) -> History:  # noqa: ANN401
 
 def _provider(table: str, spark: Any) -> str | None:  # noqa: ANN401
     rows = spark.sql(f"DESCRIBE TABLE EXTENDED {table}").where("col_name = 'Provider'").collect()
-    return str(rows[0]["data_type"]).lower() if rows else None
+    return str(rows[-1]["data_type"]).lower() if rows else None  # columns, which may have this name, come first
 
 
 def _iceberg_in_spark(table: str, spark: Any) -> History:  # noqa: ANN401

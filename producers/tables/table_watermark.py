@@ -49,9 +49,10 @@ def complete_until(table: Any, *, spark: Any = None) -> TableWatermark:  # noqa:
 
     It reads the metadata, no rows.  A table that is open shows the snapshot that it was opened or refreshed with.
 
-    The watermark is the highest that the job has committed, in the commits that led to the table's current state.  So
-    compaction and other maintenance do not change it, and a rollback lowers it.  A commit of an older epoch of the job
-    behind one of a newer epoch (a zombie) counts for nothing.  Neither does a commit whose properties cannot be read:
+    The watermark is the highest that the job has committed since its last start, in the commits that led to the table's
+    current state.  So compaction and other maintenance do not change it, and a rollback lowers it, as does a start with
+    ``published="repeat"``.  A commit of an older epoch of the job behind one of a newer epoch (a zombie) counts for
+    nothing.  Neither does a commit whose properties cannot be read:
     a warning in the log names it.  If several jobs have written the table, the lowest watermark counts.
 
     The watermark speaks of the rows of the job.  It says nothing of rows that other programs append.  If another
@@ -117,9 +118,10 @@ class _Job(NamedTuple):
     times: tuple[int, ...]
 
     def then(self, mark: TableMark, commit: Commit) -> "_Job":
-        """Return the same with one commit more; a lower watermark does not count."""
-        higher = mark.watermark is not None and (self.watermark is None or mark.watermark > self.watermark)
-        watermark, since = (mark.watermark, commit.time) if higher else (self.watermark, self.since)
+        """Return the same with one commit more; within an epoch, a lower watermark does not count."""
+        known = self.watermark if mark.epoch == self.mark.epoch else None
+        watermark = max((one for one in (known, mark.watermark) if one is not None), default=None)
+        since = self.since if watermark == self.watermark else commit.time
         return _Job(mark, commit, watermark, since, (*self.times[1 - _COMMITS :], commit.time))
 
 

@@ -126,6 +126,11 @@ class Folders:
         """Return the path of a folder."""
         return str(self._path(self._folder, name).toString())
 
+    def size(self, name: str) -> int:
+        """Return the bytes of all files in a folder; 0 if there is none."""
+        path = self._path(self._folder, name)
+        return int(self._fs.getContentSummary(path).getLength()) if self._fs.exists(path) else 0
+
     def delete(self, name: str) -> None:
         """Delete a folder, if it exists."""
         self._fs.delete(self._path(self._folder, name), True)  # noqa: FBT003  # recursive

@@ -4,13 +4,13 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from floodmark.producers.tables.table_mark import TableMark
 from floodmark.schemas.stored_format import restoring
 from floodmark.spark_jobs.batch.snapshots import FOLDER
 from floodmark.spark_jobs.internals.connectors import Folders
-from floodmark.spark_jobs.internals.files import Files
+from floodmark.spark_jobs.internals.files import Files, corrupt
 from floodmark.spark_jobs.progress.published import StoredPosition
 from pyspark.sql import DataFrame, SparkSession
 
@@ -19,13 +19,20 @@ _ESCAPES: Final = str.maketrans({one: f"\\{one}" for one in "[]{}*?\\"})
 _NAME: Final = f"{_FOLDER}/batches.json"
 
 
+class StagedRows(NamedTuple):
+    """The rows of a batch."""
+
+    folder: str
+    size: int  # of all files, in bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Staged:
     """Batches that the table lacks, without a gap."""
 
     first: int
-    folders: Mapping[int, str]
-    """The name of the folder of each batch that has rows."""
+    folders: Mapping[int, StagedRows]
+    """The folder of each batch that has rows."""
     mark: TableMark
     """Of the last batch."""
 
@@ -34,15 +41,15 @@ class Staged:
         """Of the last batch; it names no earlier checkpoint."""
         return StoredPosition.of(str(self.mark.position))
 
-    def then(self, folder: str | None, mark: TableMark) -> "Staged":
-        """Return them with one more batch; ``folder``: of its rows, if it has any."""
-        folders = self.folders if folder is None else {**self.folders, mark.batch: folder}
+    def then(self, rows: StagedRows | None, mark: TableMark) -> "Staged":
+        """Return them with one more batch; ``rows``: of the batch, if it has any."""
+        folders = self.folders if rows is None else {**self.folders, mark.batch: rows}
         return replace(self, folders=folders, mark=mark)
 
     @property
     def text(self) -> str:
         """The batches as JSON text."""
-        folders = {str(batch): folder for batch, folder in self.folders.items()}
+        folders = {str(batch): list(rows) for batch, rows in self.folders.items()}
         return json.dumps({"first": self.first, "folders": folders, "mark": self.mark.properties()})
 
     @classmethod
@@ -53,7 +60,8 @@ class Staged:
             mark = TableMark.of(found["mark"])
             if mark is None:
                 raise ValueError("no mark")
-            return cls(found["first"], {int(batch): folder for batch, folder in found["folders"].items()}, mark)
+            folders = {int(batch): StagedRows(*rows) for batch, rows in found["folders"].items()}
+            return cls(found["first"], folders, mark)
 
 
 class Staging:
@@ -63,25 +71,31 @@ class Staging:
         self._files = files
         self._folders = Folders(spark, checkpoint_location, _FOLDER)
 
-    def write(self, rows: DataFrame) -> str:
-        """Write the rows of a batch, in one action, and return the name of their folder."""
+    def write(self, frame: DataFrame) -> StagedRows:
+        """Write the rows of a batch, in one action."""
         name = uuid.uuid4().hex
-        rows.write.parquet(self._folders.path(name))
-        return name
+        frame.write.parquet(self._folders.path(name))
+        return StagedRows(name, self._folders.size(name))
 
-    def read(self, spark: SparkSession, folder: str) -> DataFrame:
-        """Return the rows in a folder."""
-        path = self._folders.path(folder).translate(_ESCAPES)  # Spark takes what it reads for a pattern
+    def read(self, spark: SparkSession, rows: StagedRows) -> DataFrame:
+        """Return the rows of a batch; `CorruptSnapshotError` if files are missing or cut, such as by a power failure.
+
+        Spark would pass over empty and missing ones.
+        """
+        path, size = self._folders.path(rows.folder), self._folders.size(rows.folder)
+        if size != rows.size:
+            raise corrupt(path, f"its files have {size:,} bytes, and had {rows.size:,}")
+        path = path.translate(_ESCAPES)  # Spark takes what it reads for a pattern
         return spark.read.option("ignoreCorruptFiles", "false").parquet(path)  # whatever the session says
 
     def load(self) -> Staged | None:
         """Return the staged batches, and delete the folders of others."""
         text = self._files.read(_NAME)
         staged = None if text is None else Staged.of(text)
-        kept = set() if staged is None else set(staged.folders.values())
+        kept = set() if staged is None else {rows.folder for rows in staged.folders.values()}
         for name in self._folders.names():
             if name not in kept:
-                self.delete(name)
+                self._folders.delete(name)
         return staged
 
     def store(self, staged: Staged) -> None:
@@ -91,9 +105,9 @@ class Staging:
     def clear(self, staged: Staged) -> None:
         """Forget batches that the table has, and delete their rows."""
         self._files.delete(_NAME)
-        for folder in staged.folders.values():
-            self.delete(folder)
+        for rows in staged.folders.values():
+            self.delete(rows)
 
-    def delete(self, folder: str) -> None:
-        """Delete the rows in a folder."""
-        self._folders.delete(folder)
+    def delete(self, rows: StagedRows) -> None:
+        """Delete the rows of a batch."""
+        self._folders.delete(rows.folder)

@@ -157,6 +157,7 @@ def _column(one: str | Column) -> Column:
 def _differences(result: StructType, table: StructType) -> list[str]:
     """Return how the columns of a result differ from those of a table."""
     found = {field.name: field.dataType.simpleString() for field in result}
+    widened = {name: kind.replace("tinyint", "int").replace("smallint", "int") for name, kind in found.items()}
     expected = {field.name: field.dataType.simpleString() for field in table}
     required = {field.name for field in table if not field.nullable}
     nullable = {field.name for field in result if field.nullable}
@@ -166,7 +167,7 @@ def _differences(result: StructType, table: StructType) -> list[str]:
         *(
             f"column {name!r} is {found[name]} in the result and {kind} in the table"
             for name, kind in expected.items()
-            if found.get(name, kind) != kind
+            if kind not in {found.get(name, kind), widened.get(name)}  # Iceberg has no smaller integers than int
         ),
         *(
             f"column {name!r} is never null in the table, and may be null in the result"

@@ -22,7 +22,7 @@ from floodmark.spark_jobs.internals.jvm import FAILURES
 from floodmark.spark_jobs.internals.texts import reason_of
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.published import Published, StoredPosition
-from floodmark.spark_jobs.tables.staging import Staged, Staging
+from floodmark.spark_jobs.tables.staging import Staged, StagedRows, Staging
 from floodmark.spark_jobs.tables.table import TWICE, Table
 from pyspark.sql import DataFrame, SparkSession
 from typing_extensions import override
@@ -67,7 +67,7 @@ class TableSink(Sink):
         read, name = table_position(table, self._spark), f"table {table.name!r}"
         self._stored = StoredBatches(read, job, checkpoint_id, committed, may_follow, name=name, new="a new table")
         self._staged: Staged | None = None
-        self._folder: str | None = None
+        self._folder: StagedRows | None = None
         """Of the batch that has run; ``None``: it is in Spark's cache."""
         self._view = f"floodmark_{uuid.uuid4().hex}"
         self._due = 0.0
@@ -83,7 +83,7 @@ class TableSink(Sink):
         with self._lock, self._table.failing(self._stored.job):
             staged = self._staging.load()
             self._stored.open(None if staged is None else staged.position)
-            if staged is not None and not staged.folders and self._stored.last == staged.mark.batch + 1:
+            if staged is not None and self._stored.last == staged.mark.batch + 1:
                 # The job was killed behind the commit of this next batch, which Spark repeats: `commit` compares both.
                 self._staging.clear(staged)
             else:
@@ -182,7 +182,9 @@ class TableSink(Sink):
                 self._commit_news()
             except (InfrastructureError, *FAILURES) as error:
                 _log.warning(
-                    "job %s: a commit is retried later, its rows are in the checkpoint: %s", self._stored.job, error
+                    "job %s: a commit failed; rows that the table lacks are in the checkpoint, for the next commit: %s",
+                    self._stored.job,
+                    error,
                 )
                 self._due = time.monotonic() + self._table.commit_every.total_seconds()
                 self._schedule()

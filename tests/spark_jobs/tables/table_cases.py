@@ -348,6 +348,15 @@ def test_a_key_that_is_not_unique_is_refused(kafka, topic, place, start):
     assert rows_in(opened("iceberg", place("iceberg"))) == []
 
 
+@EACH_KIND
+def test_a_job_with_small_integers_starts_again_though_iceberg_has_no_such_column(kafka, topic, place, start, kind):
+    given, table = topic(1), named_table(kind, place(kind))
+    Stream.seeded(31, sources=2, steps=5).produce(kafka.config, given)
+    for _ in range(2):
+        small = start(given, table, lambda rows: windowed(rows).selectExpr("user", "ended", "smallint(n) AS n"))
+        small.awaitTermination(_LIMIT)
+
+
 def test_a_table_that_cannot_take_the_rows_is_refused_before_any_row(spark, kafka, topic, place, start):
     given, stream = topic(2), Stream.seeded(34, sources=1, steps=3)
     stream.produce(kafka.config, given)

@@ -5,10 +5,11 @@ from contextlib import nullcontext
 from datetime import timedelta
 from itertools import count
 from types import SimpleNamespace
+from unittest.mock import Mock
 from weakref import ref
 
 import pytest
-from floodmark.schemas.errors import ContinueError, TableError
+from floodmark.schemas.errors import CheckpointAccessError, ContinueError, CorruptSnapshotError, TableError
 from floodmark.schemas.tracker import Tracker
 from floodmark.spark_jobs.batch.handler import BatchHandler, register_running, stop_running
 from floodmark.spark_jobs.internals.files import LocalFiles
@@ -16,7 +17,7 @@ from floodmark.spark_jobs.job import Job
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.published import Published
 from floodmark.spark_jobs.tables import table_sink
-from floodmark.spark_jobs.tables.staging import Staging
+from floodmark.spark_jobs.tables.staging import StagedRows, Staging
 from floodmark.spark_jobs.tables.table_sink import TableSink
 from py4j.protocol import Py4JError, Py4JJavaError
 
@@ -34,16 +35,16 @@ class Store(Staging):
     def write(self, rows):
         name = f"folder-{next(self._numbers)}"
         self.kept[name] = rows
-        return name
+        return StagedRows(name, 1)
 
-    def read(self, _spark, folder):
-        return self.kept[folder]
+    def read(self, _spark, rows):
+        return self.kept[rows.folder]
 
     def names(self):
         return list(self.kept)
 
-    def delete(self, folder):
-        self.kept.pop(folder, None)
+    def delete(self, rows):
+        self.kept.pop(rows if isinstance(rows, str) else rows.folder, None)
 
     def newest(self, _spark):
         return self.mark
@@ -216,6 +217,27 @@ def test_a_job_that_is_killed_before_it_forgets_a_staged_watermark_starts_again(
     assert (store.rows, store.kept) == ([0, 2, 3], {})
 
 
+def test_a_job_that_could_not_forget_a_commit_by_the_timer_starts_again(store, monkeypatch, caplog):
+    sink = store.sink()
+    sink.open()
+    store.run(sink, 0)
+    store.run(sink, 1)
+    with monkeypatch.context() as away:
+        away.setattr(
+            store, "clear", refuse := Mock(side_effect=CheckpointAccessError(path="p", action="deleted", reason="r"))
+        )
+        sink._on_time()  # noqa: SLF001
+        assert (store.rows, refuse.call_count) == ([0, 1], 1)
+        assert "rows that the table lacks are in the checkpoint" in caplog.text
+        sink._due = 0  # noqa: SLF001
+        with pytest.raises(CheckpointAccessError):
+            store.run(sink, 2, cached=True)
+    again = store.sink()
+    again.open()
+    store.run(again, 2, cached=True)
+    assert (store.rows, store.kept) == ([0, 1, 2], {})
+
+
 def test_rows_are_staged_also_where_the_checkpoint_has_the_name_of_a_pattern(spark, tmp_path):
     place = tmp_path / "state[eu]{a,b}*?"
     staging = Staging(spark, str(place), LocalFiles(place))
@@ -226,13 +248,23 @@ def test_a_staged_file_that_cannot_be_read_is_an_error_also_in_a_session_that_sk
     staging = Staging(spark, str(tmp_path), LocalFiles(tmp_path))
     folder = staging.write(spark.range(20).repartition(2))
     assert staging.read(spark, folder).count() == 20
-    max(tmp_path.rglob("part-*.parquet")).write_bytes(b"cut")  # Spark takes the schema from the first one
+    part = max(tmp_path.rglob("part-*.parquet"))  # Spark takes the schema from the first one
+    part.write_bytes(b"x" * part.stat().st_size)
     spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
     try:
         with pytest.raises(Py4JJavaError, match="FAILED_READ_FILE"):
             staging.read(spark, folder).count()
     finally:
         spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
+
+
+@pytest.mark.parametrize("lose", [lambda part: part.write_bytes(b""), lambda part: part.unlink()])
+def test_a_staged_file_that_a_power_failure_emptied_or_removed_is_an_error(spark, tmp_path, lose):
+    staging = Staging(spark, str(tmp_path), LocalFiles(tmp_path))
+    rows = staging.write(spark.range(20).repartition(2))
+    lose(max(tmp_path.rglob("part-*.parquet")))
+    with pytest.raises(CorruptSnapshotError, match=r"its files have [\d,]+ bytes, and had [\d,]+"):
+        staging.read(spark, rows)
 
 
 def test_what_is_found_while_it_idles_does_not_replace_the_failure_of_a_batch(store):
