@@ -17,6 +17,7 @@ from dataclasses import astuple, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from floodmark.schemas.classify import Classified, Data, Mark
 from floodmark.schemas.records import Status, WatermarkRecord
 from floodmark.schemas.stored_format import require_format, restoring
 
@@ -172,6 +173,15 @@ class RecordCounts:
         return [
             Discrepancy(kind, topic, partition, after, offset, record.source, count) for kind, after, count in found
         ]
+
+    def take(self, record: Classified) -> list[Discrepancy]:
+        """Take the next record of a partition; return the rows that it counts, as a mark, and that are not before it."""
+        if isinstance(record, Data):
+            self.on_rows(record.topic, record.partition, 1)
+        if not isinstance(record, Mark):
+            return []
+        found = self.on_mark(record.record, topic=record.topic, partition=record.partition, offset=record.offset)
+        return [one for one in found if one.kind is Mismatch.LOST]
 
     def on_rows(self, topic: str, partition: int, rows: int) -> None:
         """Count ``rows`` more data records of a partition."""

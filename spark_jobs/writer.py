@@ -334,8 +334,11 @@ def _name(
     job: str | None,
     delivery: str,
 ) -> str:
-    if [topic, table, writer].count(None) != 2:  # noqa: PLR2004  # one of three
-        raise UsageError(reason="write() needs one of topic=, table= and writer=")
+    outputs = {"topic=": topic, "table=": table, "writer=": writer}
+    given = [option for option, output in outputs.items() if output is not None]
+    if len(given) != 1:
+        found = " and ".join(given) or "none"
+        raise UsageError(reason=f"write() needs exactly one of {', '.join(outputs)}, and got {found}")
     if topic is None and delivery == "exactly-once-executors":
         reason = "the executors write a table in any case, and writer= gets the rows from them; omit delivery="
         raise UsageError(reason=f"delivery={delivery!r} needs topic=: {reason}")

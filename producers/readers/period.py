@@ -1,7 +1,7 @@
 """The rows of a closed period of a topic, in one call.  A thin shell around `read_until_end` and the tracker."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from importlib.util import find_spec
@@ -19,6 +19,7 @@ from floodmark.producers.readers.replay import read_until_end, retained_since
 from floodmark.schemas.classify import Classified, Data, Mark, Offsets, Place
 from floodmark.schemas.completeness.complete_rows import NO_EVENT_TIME, EventTimeOf, effective_time, unit_warning
 from floodmark.schemas.completeness.position import TopicIds, TopicUser
+from floodmark.schemas.counts import Discrepancy, RecordCounts
 from floodmark.schemas.errors import IncompletePeriodError, RetentionError, UnreadableTopicError, UsageError
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import Status
@@ -52,7 +53,8 @@ def complete(
     Closed: the watermark of the topic has reached ``end``.  The rows are in the order of their event times.  The call
     reads from the records that Kafka received ``early`` before ``start``, up to where each source has passed ``end``.
     While a source is idle or has not reported since then, it reads up to the topic's present end, or all of the topic.
-    Late rows may be missing.  Records without event time are left out, and a warning in the log counts them.
+    Late rows may be missing.  Records without event time are left out, and a warning in the log counts them.  Another
+    one counts rows that are not in the topic, by its marks.
 
     Args:
         config: confluent-kafka consumer settings; all pass through except ``isolation.level``, which is
@@ -61,7 +63,8 @@ def complete(
         start: the first event time, epoch milliseconds or an aware datetime.
         end: the first event time after the period.
         event_time: as in `WatermarkedConsumer`.
-        decode: returns the columns of a row.  Default: ``event_time``, ``partition``, ``offset``, ``key``, ``value``.
+        decode: returns the columns of a row; without rows, the table has none.  Default: ``event_time``,
+            ``partition``, ``offset``, ``key``, ``value``.
         early: how far the event time of a record may be ahead of its Kafka timestamp; of a target of ``inject``, its
             ``--early``.
 
@@ -90,14 +93,26 @@ def complete(
     _require(topic, since, {place: found.first for place, found in retained.items() if not found.is_complete})
     firsts = {place: found.first for place, found in retained.items()}
     for offsets in [begins] if begins == firsts else [begins, firsts]:
+        counts, lost = RecordCounts({place for place, offset in offsets.items() if offset}), list[Discrepancy]()
         reading = _Reading(topic, reading.start, reading.end, event_time)
-        reading.take(read_until_end(config, offsets, ends))
+        reading.take(_counted(read_until_end(config, offsets, ends), counts, lost))
         if reading.tracker.watermark is not None:
             break
     kept = offset_bounds(config, topic)
     _require(topic, since, {place: first for place, (first, _) in kept.items() if first > begins.get(place, first)})
     watch.check()
-    return _table(reading.rows(), decode)
+    rows = reading.rows()
+    if lost:
+        count = sum(one.records for one in lost)
+        _log.warning("%d row(s) are lost, and some may be of the period; the first: %s", count, lost[0])
+    return _table(rows, decode)
+
+
+def _counted(records: Iterable[Classified], counts: RecordCounts, lost: list[Discrepancy]) -> Iterator[Classified]:
+    """Yield records, and add to ``lost`` the rows that their marks count and that are not among them."""
+    for record in records:
+        lost += counts.take(record)
+        yield record
 
 
 def _require(topic: str, since: int, cut: Offsets) -> None:

@@ -48,7 +48,7 @@ def tail_lines(  # options of a command
                 if until_end and all(observer.ends.get(place, -1) >= end for place, (_, end) in bounds.items()):
                     return
         finally:
-            if marks_only and not shown:
+            if marks_only and not shown and (records or not until_end):
                 note(f"{topic}: no marks in {records:,} records")
             elif not shown and until_end:
                 ends = ", ".join(f"{number} at {end}" for (_, number), (_, end) in bounds.items())

@@ -2,15 +2,17 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from floodmark.producers.clients.admin import Config, begin_offsets, offset_bounds
+from floodmark.producers.clients.admin import Config, begin_offsets, offset_bounds, warn_of_compaction
 from floodmark.producers.clients.consumers import Closing
 from floodmark.producers.event_times.formats import InputFormat
 from floodmark.producers.readers.observer import Observer
 from floodmark.producers.trigger.outlook import Row
 from floodmark.schemas.classify import Classified, Data, Offsets, Unreadable
 from floodmark.schemas.completeness.position import Position, ReaderState, TopicUser, resume
+from floodmark.schemas.counts import RecordCounts
 from floodmark.schemas.errors import (
     InvalidEventTimeError,
     UnreadableTopicError,
@@ -87,23 +89,26 @@ class TopicInput(Closing):
         resumed = resume(None if stored is None else Position(stored["position"]), topics)
         self._config, self._topics = config, topics
         self._times = None if times is None else _RowTimes(times)
-        self._tracker = resumed.tracker
         self._next = dict(resumed.begin) if stored is not None else begin_offsets(config, topics)
-        self._ids = resumed.ids
+        if stored is None:
+            partial = {place for place, offset in self._next.items() if offset}
+            resumed = replace(resumed, record_counts=RecordCounts(partial))
+        self._read = resumed
+        self._uncounted = warn_of_compaction(config, topics)
         self._lowest: dict[bool, int] = {}
         """The lowest event time of rows (true), and the lowest before a watermark (false)."""
         self.highest: int | None = None if stored is None else stored["highest"]
         """The highest event time that is known from rows and marks, until the end of the input; epoch milliseconds."""
-        trackers = dict.fromkeys(topics, self._tracker)
+        trackers = dict.fromkeys(topics, resumed.tracker)
         self._until = None if stored is not None else self.end()
         """Up to here, at least one row must have a readable event time."""
         user = TopicUser("the trigger", "Start it with a new --name")
-        self._observer = Observer(config, topics, trackers=trackers, offsets=resumed.begin, ids=self._ids, user=user)
+        self._observer = Observer(config, topics, trackers=trackers, offsets=resumed.begin, ids=resumed.ids, user=user)
 
     @property
     def watermark(self) -> int | None:
         """The minimum over all topics, epoch milliseconds; ``None``: unknown."""
-        return self._tracker.watermark
+        return self._read.tracker.watermark
 
     @property
     def lowest(self) -> int | None:
@@ -113,24 +118,26 @@ class TopicInput(Closing):
     @property
     def ended(self) -> bool:
         """Whether all sources have ended."""
-        return self._tracker.ended
+        return self._read.tracker.ended
 
     def holders(self) -> list[Hold]:
         """Return what holds back the watermark."""
-        return self._tracker.holders()
+        return self._read.tracker.holders()
 
     def poll(self, seconds: float, row: Row) -> None:
         """Read new records, at most some thousands; wait up to ``seconds`` for the first."""
         for record in self._observer.poll(seconds):
             self._take(record, row)
             self._next[record.topic, record.partition] = record.offset + 1
-        self._tracker.advance(lambda: self.has_read(self.end()))  # no source has begun a new run
+        self._read.tracker.advance(lambda: self.has_read(self.end()))  # no source has begun a new run
         if self._until is not None and self.has_read(self._until):
             self._until = None
             if self._times is not None:
                 self._times.require_one()
 
     def _take(self, record: Classified, row: Row) -> None:
+        for lost in () if record.topic in self._uncounted else self._read.record_counts.take(record):
+            _log.warning("%s: their periods lack them", lost)
         if isinstance(record, Data):
             if self.ended:
                 place, advice = str(record.place), "start a trigger with another --name and --from"
@@ -146,7 +153,7 @@ class TopicInput(Closing):
             # Rows before the mark are earlier; a row at the watermark may follow, unless rows show their times.
             watermark = record.record.watermark
             self._extend(watermark - 1, watermark - (self._times is not None), row=False)
-        self._tracker.advance(to_end=lambda: False)
+        self._read.tracker.advance(to_end=lambda: False)
 
     def _extend(self, low: int, high: int, *, row: bool) -> None:
         if not self.ended and low >= EARLIEST and high < END_OF_TIME - 1:
@@ -164,7 +171,8 @@ class TopicInput(Closing):
     def state(self) -> dict[str, Any]:
         """Return what has been read, as JSON values."""
         places = {place: (offset, offset, None) for place, offset in self._next.items()}
-        position = ReaderState(self._tracker.snapshot(), places, {}, self._ids).at(None)
+        read, counts = self._read, self._read.record_counts.snapshot()
+        position = ReaderState(read.tracker.snapshot(), places, {}, read.ids, record_counts=counts).at(None)
         return {"position": position.text, "highest": self.highest}
 
     def close(self) -> None:

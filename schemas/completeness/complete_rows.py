@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from floodmark.schemas.classify import Classified, Data, Mark, Partition, Place, Unreadable
 from floodmark.schemas.completeness.position import Position, ReaderState, resume
-from floodmark.schemas.counts import Mismatch, RecordCounts
+from floodmark.schemas.counts import RecordCounts
 from floodmark.schemas.errors import (
     ChangedEventTimeError,
     CorruptRecordError,
@@ -304,10 +304,7 @@ class Reader:
 
     def _count_lost(self, mark: Mark) -> str | None:
         """Count the rows that a mark counts and that were not in the topic before it."""
-        differ = self._record_counts.on_mark(
-            mark.record, topic=mark.topic, partition=mark.partition, offset=mark.offset
-        )
-        found = [one for one in differ if one.kind is Mismatch.LOST]
+        found = self._record_counts.take(mark)
         self.counts["lost"] += sum(one.records for one in found)
         return "; ".join(map(str, found)) or None
 

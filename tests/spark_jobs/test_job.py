@@ -569,8 +569,9 @@ def test_wrong_use_is_refused_at_once(spark, kafka, topic, source, checkpoint):
             counted(rows, out, checkpoint)
     finally:
         spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
-    with pytest.raises(UsageError, match="one of topic=, table= and writer="):
-        write(rows, checkpoint_location=checkpoint)
+    for outputs, found in (({}, "none"), ({"topic": out, "writer": print}, "topic= and writer=")):
+        with pytest.raises(UsageError, match=f"exactly one of topic=, table=, writer=, and got {found}"):
+            write(rows, job="j", checkpoint_location=checkpoint, **outputs)
     shards = WriteOptions(delivery="exactly-once-executors")
     for target in ({"writer": print, "job": "printed"}, {"table": delta("lake/totals")}):
         with pytest.raises(UsageError, match="'exactly-once-executors' needs topic="):

@@ -7,10 +7,12 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
+from confluent_kafka import Producer
 from floodmark.producers import WatermarkedConsumer, WatermarkedProducer, ascending, complete, create_topics, explicit
 from floodmark.producers.readers.check import checker_of
 from floodmark.producers.readers.period import _Reading
 from floodmark.producers.testing import mark
+from floodmark.producers.trigger.topic_input import TopicInput
 from floodmark.schemas import Status
 from floodmark.schemas.classify import classify, mark_record
 from floodmark.schemas.errors import IncompletePeriodError, RetentionError, UnreadableTopicError, UsageError
@@ -97,6 +99,38 @@ def test_runs_that_end_one_after_another_are_all_read(kafka, topic):
         till.flush()
         with pytest.raises(IncompletePeriodError, match="till: lowest watermark 1970-01-04"):
             complete(kafka.config, target, 3 * millis, 4 * millis, event_time)
+
+
+def test_rows_that_the_marks_count_and_the_topic_lacks_are_told_by_complete_and_by_a_trigger(kafka, topic, caplog):
+    """Such as those of a topic that was created again under its producer."""
+    target, plain, start = topic(1), Producer(kafka.config), now()
+
+    def write(rows, number, counted, watermark):
+        for _ in range(rows):
+            plain.produce(target, events.encode({"user": "u", "at": start}))
+        key, value, headers = mark_record(mark("web", watermark, number, records=counted))
+        plain.produce(target, value, key, headers=headers)
+        plain.flush(30)
+
+    def trigger(stored):
+        with TopicInput(kafka.config, [target], None, stored) as given:
+            until(lambda: given.poll(0.2, None) or given.has_read(given.end()), "the end")
+            return given.state()
+
+    read = lambda: complete(kafka.config, target, start, start + 1, event_time)  # noqa: E731
+    write(3, 0, 3, start + 1)
+    assert (read().num_rows, caplog.messages) == (3, [])
+    state = trigger(None)
+    write(1, 1, 6, start + 2)
+    state = trigger(state)
+    lost = f"lost rows: {target}/0 between offset 3 and offset 5: 2 rows, by the marks of source web"
+    assert caplog.messages == [f"{lost}: their periods lack them"]
+    write(0, 2, 6, start + 3)
+    trigger(state)
+    assert len(caplog.messages) == 1, "told once"
+    assert (read().num_rows, caplog.messages[1:]) == (3, []), "it read up to where the period was closed"
+    complete(kafka.config, target, start, start + 3, event_time)
+    assert "2 row(s) are lost, and some may be of the period; the first: lost rows" in caplog.messages[-1]
 
 
 def _since_1970(column):

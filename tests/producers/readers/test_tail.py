@@ -53,6 +53,8 @@ def test_it_stops_at_the_end_also_behind_a_transaction_and_in_empty_partitions(k
     assert list(tail_lines(kafka.config, target, offset=0, until_end=True, marks_only=True, note=told.append)) == []
     assert told[0].startswith(f"{target}: no records to show; its partitions end at these offsets: 0 at ")
     assert told[1:] == [f"{target}: no marks in 3 records"]
+    assert list(tail_lines(kafka.config, target, offset=-1, until_end=True, marks_only=True, note=told.append)) == []
+    assert told[2] == told[0], "the end of the transaction is no record"
 
 
 @pytest.mark.kafka

@@ -413,7 +413,7 @@ def test_another_query_with_a_writer_is_told_to_take_a_new_checkpoint_location(k
     first.processAllAvailable(60)
     first.stop()
     advice = refused_advice(ChangedQueryError, lambda: start(edited(source, given)))
-    assert ". Use a new checkpoint_location. If both mean the same" in advice
+    assert ". Change it back to keep the state. Use a new checkpoint_location. If both mean the same" in advice
     start(edited(source, given), f"{checkpoint}-new").stop()
     for snapshot in Path(checkpoint, "floodmark").glob("[0-9]*.json"):
         snapshot.unlink()
