@@ -175,7 +175,7 @@ class RecordCounts:
         ]
 
     def take(self, record: Classified) -> list[Discrepancy]:
-        """Take the next record of a partition; return the rows that it counts, as a mark, and that are not before it."""
+        """Take the next record of a partition; return the rows that a mark counts and the partition lacks."""
         if isinstance(record, Data):
             self.on_rows(record.topic, record.partition, 1)
         if not isinstance(record, Mark):
