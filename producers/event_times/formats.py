@@ -26,7 +26,10 @@ from typing_extensions import override
 _PER_MS: Final[Mapping[str, tuple[int, int]]] = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
 _LOGICAL: Final[Mapping[object, Unit]] = {"timestamp-micros": "us", "timestamp-nanos": "ns"}
 _SHOWN_FIELDS: Final = 10
-_ISO: Final = re.compile(r"\d{4}-\d\d-\d\d")
+_ISO: Final = re.compile(r"\s*\d{4}-\d\d?-\d\d?(?!\d)")
+_ONE_DIGIT: Final = re.compile(r"(?<![\d.])\d(?!\d)")
+_UTC: Final = re.compile(r" ?(Z|UTC|GMT)$")
+_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d\d?)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +104,15 @@ def find_field(found: dict[str, Any], field: str, path: list[str]) -> Any:  # no
     return inner
 
 
-def _in_milliseconds(number: float, unit: Unit) -> int:
+def _in_milliseconds(number: float | Decimal, unit: Unit) -> int:
     """Return a number of a unit since 1970 in milliseconds, rounded down."""
     multiply, divide = _PER_MS[unit]
     if isinstance(number, int):
         return number * multiply // divide
     if not isfinite(number):
         raise InvalidEventTimeError(value=number, reason="it is no finite number")
-    numerator, denominator = Decimal(repr(number)).as_integer_ratio()  # the digits as they were written
+    written = number if isinstance(number, Decimal) else Decimal(repr(number))  # the digits as they were written
+    numerator, denominator = written.as_integer_ratio()
     return numerator * multiply // (denominator * divide)
 
 
@@ -176,17 +180,20 @@ class AvroField(_Field):
 
 
 def _time_in(found: dict[str, Any], field: str, path: list[str], unit: Unit) -> int:
-    """Return the time in a field: a number of a unit, ISO text, or an aware datetime."""
+    """Return the time in a field: a number of a unit, also as text, ISO text, as Spark reads it, or a datetime."""
     time = find_field(found, field, path)
     if isinstance(time, str) and _ISO.match(time):
+        text = _UTC.sub("+00:00", _ONE_DIGIT.sub(r"0\g<0>", time.strip()))
         try:
-            time = datetime.fromisoformat(time)
+            time = datetime.fromisoformat(text)
         except ValueError as error:
             raise InvalidEventTimeError(value=short(time), reason=f"field {field!r}: {error}") from error
         time = time if time.tzinfo else time.replace(tzinfo=UTC)
+    elif isinstance(time, str) and _NUMBER.fullmatch(time):
+        time = Decimal(time)
     if isinstance(time, datetime):
         return event_time_of(time)
-    if isinstance(time, bool) or not isinstance(time, (int, float)):
+    if isinstance(time, bool) or not isinstance(time, (int, float, Decimal)):
         what = "is missing or null" if time is None else "holds no time, which is a number or ISO 8601 text"
         reason = f"field {field!r} {what}; the fields are {_names(found)}"
         raise InvalidEventTimeError(value=time if time is None else short(time), reason=reason)

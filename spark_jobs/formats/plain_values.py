@@ -82,8 +82,10 @@ Unit = Literal["s", "ms", "us"]  # the unit of an epoch number: seconds, millise
 
 _MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _MALFORMED: Final = "floodmark_malformed"
+_STRICT: Final = {"allowSingleQuotes": "false"}
 _ADJACENT: Final = r"\}[^\"'{}]*\{"  # two objects, maybe of an array
 _WITH_YEAR: Final = r"^[\x00-\x20]*[+-]?\d{4}"
+_NO_SECONDS: Final = r"([ T]\d\d?:\d\d?)((?:[Z+-]| [UG]).*)$"
 _NUMBER: Final = "decimal(25,6)"  # times a million, it still fits Spark's 38 digits
 
 
@@ -126,7 +128,7 @@ class _Json(Format):
         is_flat = (F.locate("{", text, 2) == 0) & (F.locate("}", text) == F.length(text))
         is_one = is_flat | ((opened == closed) & ~text.rlike(_ADJACENT)) | (items == 1)  # the quick ones first
         whole = F.when(F.endswith(text, F.lit("}")) & is_one, text)
-        return F.from_json(whole, wire, {"columnNameOfCorruptRecord": _MALFORMED})
+        return F.from_json(whole, wire, {**_STRICT, "columnNameOfCorruptRecord": _MALFORMED})
 
     def _typed(self, parsed: Column) -> Column:
         struct, readable = self._struct(parsed, self._schema)
@@ -154,7 +156,9 @@ class _Json(Format):
         number = F.floor(text.try_cast(_NUMBER) * F.lit(self._factor)).try_cast("long")
         # `timestamp` may have no zone (spark.sql.timestampType), and to a time alone, Spark adds the present day.
         is_dated = (F.locate(":", text) > len("2026-01-05")) & (F.substring(text, 1, 1) > F.lit(" "))  # quicker
-        iso = F.when(is_dated | text.rlike(_WITH_YEAR), text.try_cast("timestamp_ltz"))
+        whole = F.regexp_replace(text, _NO_SECONDS, "$1:00$2")  # without seconds, Spark reads no zone
+        time = F.coalesce(text.try_cast("timestamp_ltz"), whole.try_cast("timestamp_ltz"))
+        iso = F.when(is_dated | text.rlike(_WITH_YEAR), time)
         # A failing cast is slow, so most text should not need one.
         is_number = F.length(F.translate(text, "0123456789.+-eE", "")) == 0
         return F.when(is_number, F.coalesce(F.timestamp_micros(number), iso)).otherwise(iso)

@@ -59,7 +59,7 @@ def test_units(unit, time):
     assert JsonField("at", unit).read(None, b'{"at": 12}', 0) == time
 
 
-@pytest.mark.parametrize("value", [b"{}", b'{"at": null}', b'{"at": "1"}', b'{"at": true}', b'{"at": 1e300}'])
+@pytest.mark.parametrize("value", [b"{}", b'{"at": null}', b'{"at": "x1"}', b'{"at": true}', b'{"at": 1e300}'])
 def test_a_field_that_holds_no_time(value):
     with pytest.raises(InvalidEventTimeError):
         JsonField("at").read(None, value, 0)
@@ -132,7 +132,7 @@ def test_iso_text_is_a_time(text, time):
 
 
 @pytest.mark.parametrize(
-    "text", ["1970-13-01", "1970-01-01T25:00", "19700101", "yesterday", "0000-01-01", "1970-01-01x"]
+    "text", ["1970-13-01", "1970-01-01T25:00", "1970-01", "yesterday", "0000-01-01", "1970-01-01x"]
 )
 def test_other_text_is_none(text):
     with pytest.raises(InvalidEventTimeError):

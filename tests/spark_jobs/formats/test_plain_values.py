@@ -5,8 +5,9 @@ from contextlib import nullcontext
 from datetime import UTC, datetime
 
 import pytest
+from floodmark.producers.event_times.formats import JsonField
 from floodmark.schemas import AvroCodec
-from floodmark.schemas.errors import UsageError
+from floodmark.schemas.errors import InvalidEventTimeError, UnreadableValueError, UsageError
 from floodmark.spark_jobs import formats
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import StructType
@@ -84,8 +85,56 @@ def test_a_zone_in_the_text_counts_in_any_session(decoded, spark):
     assert row["at"] == local("2026-10-24T22:00:00")
 
 
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+def test_an_injector_reads_the_same_times_from_the_same_values(decoded, unit):
+    """Otherwise it copies a record without judging it, and the job finds it late."""
+    texts = [
+        *(
+            "2026-01-05T09:30:00Z",
+            "2026-01-05T09:30:00.25+01:00",
+            "2026-01-05 09:30:00",
+            "2026-01-05",
+            "2026-01-05T09:30",
+        ),
+        *("2026-01-05T09:30Z", "2026-01-05T09:30+01:00", "2026-01-05T09:30-05:30", "2026-01-05 9:3:7", "2026-1-5"),
+        *(" 2026-01-05T09:30:00Z ", "2026-01-05 09:30:00 UTC", "2026-01-05T09:30:00+1", "2026-01-05T09:30:00 GMT"),
+        *("2026-01-05T09:30:00.123456789Z", "2026-01-05T09:30:00.5", "2026-02-30T00:00:00Z", "2026-01-05T25:00:00Z"),
+        *(
+            "20260105",
+            "1767605400",
+            "1767605400.25",
+            "-12.5",
+            "+7",
+            ".5",
+            "5.",
+            "1e3",
+            "1.5e3",
+            "1e99",
+            "",
+            " ",
+            " 12",
+            "x",
+        ),
+        *("1.2.3", "--1", "e3", "0x10", "Infinity", "NaN", "2026-01-05T09:30:00X", "2026-01-05T", "12:00:03"),
+    ]
+    values = [json.dumps({"at": text}).encode() for text in texts]
+    values += [b'{"at": %s}' % number for number in (b"12", b"12.5", b"-3", b"1e3", b"true", b"[1]")] + [b"{'at': 5}"]
+
+    def injected(value):
+        try:
+            return JsonField("at", unit).read(None, value, 0)
+        except (InvalidEventTimeError, UnreadableValueError):
+            return UNREADABLE
+
+    def milliseconds(row):
+        return row if row == UNREADABLE else row["at"].astimezone(UTC).timestamp() * 1_000 // 1
+
+    found = {value: milliseconds(row) for value, row in zip(values, decoded(values, unit=unit), strict=True)}
+    assert found == {value: injected(value) for value in values}
+
+
 def test_objects_within_an_array_are_of_one_record(decoded):
-    values = [b'{"items": [{"n": 1}, {"n": 2}]}', b"{'items': [{'n': NaN}\n, {'n': 2}]}", b'{"items": ["}, {"]}']
+    values = [b'{"items": [{"n": 1}, {"n": 2}]}', b'{"items": [{"n": NaN}\n, {"n": 2}]}', b'{"items": ["}, {"]}']
     found = decoded(values, "items ARRAY<STRING>")
     assert [len(one["items"]) for one in found] == [2, 2, 1]
 
