@@ -74,9 +74,9 @@ _WORDS: Final = {
     ),
     Cause.HIDDEN: _Words(
         "an open transaction hides its marks from offset {older} on",
-        "if {0} does not run, restart it, which aborts its own transaction. If it runs, find the program that left the "
-        "transaction open (kafka-transactions.sh describe-producers), and end it. Kafka aborts its transaction after "
-        "its transaction.timeout.ms",
+        "if {0} does not run, restart it, which aborts its own transaction. If it runs, find out whose transaction is "
+        "open (kafka-transactions.sh describe-producers): wait for {0} itself, and end another program. Kafka aborts a "
+        "transaction after the transaction.timeout.ms of its program",
     ),
     Cause.DELETED: _Words(
         "it has stopped, and Kafka has deleted {older} records of {newer} that it has not read",
