@@ -11,6 +11,7 @@ from floodmark.producers.tables.table_history import open_table
 from floodmark.producers.tables.table_rows import latest_time
 from floodmark.producers.tables.table_watermark import TableWatermark, complete_until
 from floodmark.producers.trigger.outlook import Row
+from floodmark.producers.trigger.plan.periods import instant
 from floodmark.schemas.classify import Offsets
 from floodmark.schemas.errors import FloodmarkError, UnmarkedTableError
 from floodmark.schemas.records import Holder
@@ -20,6 +21,10 @@ from floodmark.schemas.tracker import Hold
 _log = logging.getLogger(__name__)
 _PAUSE: Final = 5_000
 """Milliseconds between two looks at the tables."""
+_WENT_BACK: Final = (
+    "the watermark of table %s went back to %s: a table was rolled back, or deleted and created again. Periods from %s "
+    "on that were fired are not fired again. To fire them, use another --name with --from %s"
+)
 
 
 class TableInput(Closing):
@@ -49,11 +54,17 @@ class TableInput(Closing):
         """Not known: where the rows of a table begin is no promise of its job."""
         self.highest: int | None = None if stored is None else stored["highest"]
         """The highest event time that is known, epoch milliseconds."""
+        self._reached = None if self.highest is None else self.highest + 1
+        """The last watermark that was known."""
 
     def _look(self) -> None:
         """Look at all tables; after an error, what the last look has found stays."""
         found = {name: _watermark_of(table) for name, table in self._tables.items()}
         watermark = _lowest(found)
+        if watermark is not None:
+            if self._reached is not None and watermark < self._reached:
+                _log.warning(_WENT_BACK, ", ".join(found), *(instant(watermark),) * 3)
+            self._reached = watermark
         if watermark == END_OF_TIME:
             since = EARLIEST if self.highest is None else self.highest
             latest = [latest_time(table, self._column, since) for table in self._tables.values()]

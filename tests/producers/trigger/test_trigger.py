@@ -527,8 +527,15 @@ def test_a_table_that_is_deleted_is_looked_at_until_it_is_created_again(tmp_path
         source.poll(0, print)
         assert (source.watermark, "cannot be opened: TableNotFoundError" in caplog.text) == (3 * HOUR, True)
         commit(place, 0, HOUR, 5)
-        source.poll(0, print)
+        for _ in range(2):
+            source.poll(0, print)
         assert source.watermark == HOUR
+        again = "use another --name with --from 1970-01-01T01:00:00Z"
+        assert caplog.text.count(again) == 1
+    with TableInput([str(place)], "at", source.state()) as restarted:
+        for _ in range(2):
+            restarted.poll(0, print)
+        assert caplog.text.count(again) == 2, "a restart tells it once, too"
 
 
 @pytest.mark.kafka
