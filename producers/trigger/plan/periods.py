@@ -7,6 +7,7 @@ full hour in UTC, a day at midnight in UTC.
 import re
 from dataclasses import dataclass
 from math import lcm
+from string import Formatter
 from typing import Final
 
 from floodmark.schemas.errors import UsageError
@@ -20,6 +21,7 @@ _CYCLES: Final = (1, _UNITS["min"], _UNITS["h"], DAY // 2, DAY, 146_097 * DAY)
 """After each of these, some fields of `strftime` repeat; after the last, 400 years, all but those with the century."""
 _COMPARED: Final = 1_500
 """Periods to compare at the distance of each cycle: days up to 1974, with a leap year and weeks in two years."""
+_DIRECTIVE: Final = re.compile(r"%[^a-zA-Z%]*[EO]?([a-zA-Z%])")
 
 
 def duration(text: str, option: str) -> int:
@@ -72,7 +74,8 @@ class Pattern:
         every: length of the periods, milliseconds.
 
     Raises:
-        UsageError: if it has other fields than ``start`` and ``end``, or two periods would have the same text.
+        UsageError: if it has other fields than ``start`` and ``end``, or ``%s``, which depends on the zone of the
+            machine, or if two of the periods that are compared have the same text.
 
     >>> Pattern("out/dt={start:%Y-%m-%d}/hour={start:%H}", "--success", 3_600_000).of(3_600_000)
     'out/dt=1970-01-01/hour=01'
@@ -91,12 +94,14 @@ Write the date and the time, such as {start:%Y-%m-%dT%H:%M:%S}
         starts = {start for cycle in _CYCLES for start in range(0, last, lcm(self.every, cycle))[:_COMPARED]}
         try:
             names = {self.of(start) for start in starts}
+            is_local = any("s" in _DIRECTIVE.findall(spec or "") for _, _, spec, _ in Formatter().parse(self.text))
         except (LookupError, ValueError, TypeError, AttributeError) as error:
             reason = f"{self.option} is {self.text!r}, expected only fields such as {{start:%Y-%m-%d}} or {{end:%H}}"
             raise UsageError(reason=reason) from error
-        if len(names) < len(starts):
-            reason = f"{self.option} is {self.text!r}, which gives two periods the same name. Write the date and the"
-            raise UsageError(reason=f"{reason} time, such as {{start:%Y-%m-%dT%H:%M:%S}}")
+        if is_local or len(names) < len(starts):
+            fault = "uses the time zone of this machine for %s" if is_local else "gives two periods the same name"
+            reason = f"{self.option} is {self.text!r}, which {fault}. Write the date and the time, such as"
+            raise UsageError(reason=f"{reason} {{start:%Y-%m-%dT%H:%M:%S}}")
 
     def of(self, start: int) -> str:
         """Return the text for the period with this start, epoch milliseconds."""

@@ -452,6 +452,7 @@ def test_an_answer_of_another_program_does_not_count_as_accepted(hook, body, air
         ({"--success": "out/{start:%Y}/{day}"}, None, None, "expected only fields"),
         ({"--success": "out/{start[0]}"}, None, None, "expected only fields"),
         ({"--dagster": "http://h"}, "a", "{start:%H}", "the same name"),
+        ({"--success": "out/%%s/{start:%Y-%m-%dT%H%%s}-{end:%-s}"}, None, None, "the time zone of this machine for %s"),
         ({"--http": "http://h:99999"}, None, None, "no URL of a server: Port out of range"),
         ({"--http": "http://[h"}, None, None, "no URL of a server: Invalid"),
     ],
@@ -465,6 +466,7 @@ def test_options_that_name_no_target_are_refused(places, asset, partition, said)
     ("every", "text", "unique"),
     [
         ("1h", "{start:%Y-%m-%dT%H}", True),
+        ("1h", "%s{start:%Y-%m-%dT%H%%s}", True),
         ("1h", "{start:%Y-%m-%d-%I}", False),
         ("1h", "{start:%Y-%m-%d-%I%p}", True),
         ("1h", "{start:%Y-%d-%H}", False),
