@@ -40,6 +40,7 @@ class _RowTimes:
         """Return the event time of a row; ``None``: it has none that can be read."""
         time = header_time(record.headers, TIME_HEADER)
         if time is not None or record.value is None:
+            self._is_confirmed |= time is not None
             return time
         try:
             found = self._times.read(record.key, record.value, record.log_time)

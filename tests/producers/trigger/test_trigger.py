@@ -385,6 +385,16 @@ def test_rows_whose_unit_is_longer_are_told_and_refused(kafka, topic):
     assert floodmark(kafka, *run, "ms").returncode == 0
 
 
+@pytest.mark.kafka
+def test_a_row_with_its_time_in_a_header_confirms_the_format(kafka, topic):
+    web = Source(kafka, orders := topic(1))
+    web.producer.produce(b"{}", event_time=5, headers=[("floodmark-time", b"5")])
+    web.producer.produce(b"{}", event_time=5)
+    web.reach(HOUR)
+    done = floodmark(kafka, orders, "--every", "1h", "--run", "true", "--until-end", "--json-field", "at")
+    assert (done.returncode, done.stderr.count("no event time")) == (0, 1), done.stderr
+
+
 def test_a_target_refuses_what_it_cannot_reach():
     with pytest.raises(RefusedError, match="refused"):
         HttpHook(Endpoint("http://127.0.0.1:1", None)).fire(EVENT)
