@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -80,7 +81,7 @@ def watermark_of(history: History) -> TableWatermark:
             mark = TableMark.of(commit.properties)
         except UnreadableTableMarkError as error:
             unreadable = f"{error} (commit {commit.number})"
-            _log.warning("table %s, commit %s is ignored: %s", history.table, commit.number, error)
+            _warn(history.table, commit.number, str(error))
             continue
         if mark is None:
             removed_by = commit.number if commit.removes else removed_by
@@ -106,6 +107,12 @@ def watermark_of(history: History) -> TableWatermark:
         ids=ids_read(position),
         removed_by=removed_by,
     )
+
+
+@lru_cache(maxsize=1_000)
+def _warn(table: str, commit: int, reason: str) -> None:
+    """Log once that a commit is ignored: a command reads the same table again and again."""
+    _log.warning("table %s, commit %s is ignored: %s", table, commit, reason)
 
 
 class _Job(NamedTuple):

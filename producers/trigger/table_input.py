@@ -46,7 +46,7 @@ class TableInput(Closing):
     ) -> None:
         self._column, self._clock = column, clock
         self._tables = {name: open_table(name) for name in tables}
-        self._found: dict[str, TableWatermark | None] = dict.fromkeys(tables)
+        self._found: dict[str, TableWatermark | str] = dict.fromkeys(tables, "it is not read yet")
         for table in self._tables.values():
             latest_time(table, column, END_OF_TIME)  # the column must exist
         self._looks, self._last = 0, clock.steady() - _PAUSE
@@ -88,8 +88,9 @@ class TableInput(Closing):
         """Return what holds back the watermark: the holder of the lowest table, or tables without watermark."""
         holds = []
         for name, found in self._found.items():
-            if found is None or found.watermark is None:
-                holds.append(Hold(Holder(name), None, "its job has not committed a watermark"))
+            if isinstance(found, str) or found.watermark is None:
+                why = found if isinstance(found, str) else "its job has not committed a watermark"
+                holds.append(Hold(Holder(name), None, why))
             elif found.watermark == self.watermark and not self.ended:
                 holds.append(Hold(found.holder or Holder(name), found.watermark, f"it holds table {name}", found.since))
         return holds
@@ -127,13 +128,14 @@ class TableInput(Closing):
         """Do nothing: tables need no end."""
 
 
-def _watermark_of(table: Any) -> TableWatermark | None:  # noqa: ANN401  # of optional libraries
+def _watermark_of(table: Any) -> TableWatermark | str:  # noqa: ANN401  # of optional libraries
+    """Return the watermark of a table, or why it has none."""
     try:
         return complete_until(table)
-    except UnmarkedTableError:
-        return None  # its job has not committed yet
+    except UnmarkedTableError as error:
+        return f"{error.reason}. {error.advice}"
 
 
-def _lowest(found: Mapping[str, TableWatermark | None]) -> int | None:
-    known = [one.watermark for one in found.values() if one is not None and one.watermark is not None]
+def _lowest(found: Mapping[str, TableWatermark | str]) -> int | None:
+    known = [one.watermark for one in found.values() if not isinstance(one, str) and one.watermark is not None]
     return min(known) if len(known) == len(found) else None

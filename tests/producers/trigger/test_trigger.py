@@ -550,6 +550,23 @@ def test_a_table_that_is_deleted_is_looked_at_until_it_is_created_again(tmp_path
         assert caplog.text.count(again) == 2, "a restart tells it once, too"
 
 
+def test_a_table_without_a_watermark_tells_why_and_a_damaged_commit_once(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("floodmark.producers.trigger.table_input._PAUSE", 0)
+    place, rows = tmp_path / "table", pa.table({"at": pa.array([5], pa.timestamp("ms", "UTC"))})
+    damaged = CommitProperties(custom_metadata={"userMetadata": '{"floodmark.job": 3}'})
+    write_deltalake(place, rows, commit_properties=damaged)
+    with TableInput([str(place)], "at", None) as source:
+        for _ in range(2):
+            source.poll(0, print)
+        (hold,) = source.holders()
+        assert "property floodmark.job of a commit is 3, expected the name of a job" in hold.reason
+        assert hold.reason.endswith(". Upgrade Floodmark, or write a new table")
+        assert caplog.text.count("commit 0 is ignored") == 1
+        commit(place, 1, None)
+        source.poll(0, print)
+        assert [one.reason for one in source.holders()] == ["its job has not committed a watermark"]
+
+
 @pytest.mark.kafka
 def test_no_period_is_missed_while_a_file_of_a_table_or_a_right_is_missing(kafka, topic, tmp_path, monkeypatch, caplog):
     place, out, name = tmp_path / "table", tmp_path / "out", topic(1)
