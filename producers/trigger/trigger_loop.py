@@ -108,8 +108,8 @@ class TriggerLoop:
 
         ``progress`` is called after each step, before the first event of a new trigger, and while the target fails.
         """
-        ends = self.source.end() if until_end else None
         self._fire(stop, progress)  # what a crash may have interrupted
+        ends = self.source.end() if until_end else None  # not before the end by which deadlines are judged
         over = warned = False
         while not over and not stop():
             self.source.poll(_POLL, self._row)

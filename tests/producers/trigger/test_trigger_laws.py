@@ -7,6 +7,7 @@ between any two of its steps.
 import json
 import random
 from collections import Counter, defaultdict
+from dataclasses import replace
 
 import pytest
 from floodmark.producers.clients.clock import Clock
@@ -267,6 +268,38 @@ def test_a_deadline_that_passed_before_the_first_start_fires_nothing():
     incomplete = [event for event, _, _ in world.fired if event.kind == "incomplete"]
     assert all(event.end + DEADLINE > 10**9 for event in incomplete)
     assert [event.start for event, _, _ in world.fired if event.kind == "complete"] == [900, 1_000, 1_100]
+
+
+def test_until_end_fires_an_incomplete_period_of_a_topic_that_grows_between_two_looks_at_its_end(monkeypatch):
+    world = World([("mark", 1_000), *[("row", 1_050)] * 99], random.Random(6))  # noqa: S311  # a repeatable history
+    world.visible, world.now = 1, 1_000
+    rules = replace(RULES, deadline=10)
+
+    def start():
+        position = MemoryPosition(world)
+        source = LogInput(world, None if position.state is None else position.state["input"])
+        delivery = Delivery(MemoryTarget(world), 1, lambda *_: None)
+        clock = Clock(lambda: world.now, lambda: world.now)
+        return source, TriggerLoop(rules, source, delivery, position, begin=1_000, clock=clock)
+
+    _, first = start()
+    first.run(stop=lambda: False, until_end=True)
+    assert world.fired == []
+    world.now = 2_000
+    source, second = start()
+
+    def end():
+        world.visible += 1
+        return {("flights", 0): world.visible}
+
+    def poll(_seconds, _row):
+        source.offset += 1
+
+    monkeypatch.setattr(source, "end", end)
+    monkeypatch.setattr(source, "poll", poll)
+    second.run(stop=lambda: False, until_end=True)
+    event, _, _ = world.fired[0]
+    assert (event.kind, event.start) == ("incomplete", 1_000)
 
 
 def test_a_trigger_that_has_ended_reads_what_has_come_since_before_it_ends_again():
