@@ -106,7 +106,8 @@ def trigger(  # noqa: PLR0913  # each is an option of the command line
         reason = "--repair-after needs --json-field or --event-time, and these need topics: late rows of tables"
         raise UsageError(reason=f"{reason} are not seen")
     width = duration(every, "--every")
-    rules = Rules(name_of(name, names), names, width, None if deadline is None else duration(deadline, "--deadline"))
+    overdue = None if deadline is None else duration(deadline, "--deadline")
+    rules = Rules(name_of(name, names), names, width, overdue, tables=bool(tables))
     places = {"--http": http, "--run": run, "--success": success, "--airflow": airflow, "--dagster": dagster}
     fire_periods(
         kafka,

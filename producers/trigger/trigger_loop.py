@@ -203,8 +203,9 @@ def require_same(rules: Rules, stored: Mapping[str, Any] | None) -> None:
 
 def _identity(rules: Rules) -> dict[str, Any]:
     """Return what a stored position is only valid for, as JSON values."""
-    return {"topics": list(rules.topics), "every_ms": rules.every}
+    return {"tables" if rules.tables else "topics": list(rules.topics), "every_ms": rules.every}
 
 
 def _shown(identity: Mapping[str, Any]) -> str:
-    return f"--every {duration_text(identity['every_ms'])} of {', '.join(identity['topics'])}"
+    names = [*identity.get("topics", ()), *(f"table {name}" for name in identity.get("tables", ()))]
+    return f"--every {duration_text(identity['every_ms'])} of {', '.join(names)}"

@@ -22,10 +22,13 @@ class Rules:
 
     trigger: str
     topics: tuple[str, ...]
+    """The names of what it reads."""
     every: int
     """Length of a period."""
     deadline: int | None = None
     """Time after the end of a period at which it is fired as incomplete; ``None``: never."""
+    tables: bool = False
+    """Whether the names are of tables."""
 
     def floor(self, time: int) -> int:
         """Return the start of the period of a time.

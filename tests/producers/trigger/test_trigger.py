@@ -624,6 +624,8 @@ def test_each_complete_period_of_a_table_is_fired_once(kafka, topic, tmp_path):
         assert "name topics, or --table with --column, and not both" in floodmark(kafka, *slip).stderr
     assert "the table has no column 'when'" in floodmark(kafka, *[*run[:3], "when", *run[4:]]).stderr
     assert [event["start_ms"] for event in events_of(floodmark(kafka, *run, "--from", "1970-01-01T00:00Z"))] == [0]
+    as_topic = floodmark(kafka, topic(1), "--name", name, "--every", "1h", "--run", "true", "--until-end")
+    assert (as_topic.returncode, f"stored for --every 1h of table {place}, and now" in as_topic.stderr) == (2, True)
     with TableInput([str(place)], "at", None) as source:
         source.poll(0, print)
         assert [str(hold) for hold in source.holders()] == [f"clicks/0/web: it holds table {place}"]

@@ -322,10 +322,13 @@ def test_a_position_of_another_trigger_is_refused():
     chance = random.Random(3)  # noqa: S311  # a repeatable history
     world = World([("mark", 1_000), ("mark", END_OF_TIME)], chance)
     run(world)
-    other = Rules("hourly", ("orders",), EVERY)
     position = MemoryPosition(world)
-    with pytest.raises(TriggerError, match="and now it has --every 100ms of orders; choose another --name"):
-        TriggerLoop(other, LogInput(world, None), Delivery(MemoryTarget(world), 1, lambda *_: None), position)
+    for other, shown in (
+        (replace(RULES, topics=("orders",)), "orders"),
+        (replace(RULES, tables=True), "table flights"),
+    ):
+        with pytest.raises(TriggerError, match=f"and now it has --every 100ms of {shown}; choose another --name"):
+            TriggerLoop(other, LogInput(world, None), Delivery(MemoryTarget(world), 1, lambda *_: None), position)
 
 
 def test_an_event_is_what_its_json_says():
