@@ -41,10 +41,15 @@ class Endpoint:
         try:
             parts = urlsplit(url)
             port = f":{parts.port}" if parts.port else ""
+            (parts.hostname or "").encode("idna")
         except ValueError as error:
             raise UsageError(reason=f"{url!r} is no URL of a server: {error}") from error
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise UsageError(reason=f"{url!r} is no URL of a server: expected http://... or https://...")
+        if not (parts.path + parts.query).isascii():
+            raise UsageError(
+                reason=f"{url!r} is no URL of a server: write its path and query in ASCII, as %C3%A4 for ä"
+            )
         self._url, self._token = url.rstrip("/"), token
         self._authorization()  # a reference that never works is refused at once
         self._opener = urllib.request.build_opener(_NoRedirects)
@@ -130,14 +135,20 @@ class AirflowAsset:
             offset = 0
             while found := self._page(field, offset):  # Airflow may return fewer than asked for
                 offset += len(found)
-                for asset in found:
-                    if asset[field] == self._asset:
-                        return int(asset["id"])
+                for asset, number in found:
+                    if asset == self._asset:
+                        return number
         raise RefusedError(f"Airflow knows no active asset {self._asset!r}")
 
-    def _page(self, field: str, offset: int) -> list[dict[str, Any]]:
+    def _page(self, field: str, offset: int) -> list[tuple[Any, int]]:
+        """Return some assets, each with this field and its number."""
         query = urlencode({f"{field}_pattern": self._asset, "limit": _PAGE, "offset": offset})
-        return list(self._endpoint.ask_json(f"/api/v2/assets?{query}").get("assets", ()))
+        answer = self._endpoint.ask_json(f"/api/v2/assets?{query}")
+        try:
+            return [(asset[field], int(asset["id"])) for asset in answer.get("assets", ())]
+        except (LookupError, TypeError, ValueError) as error:
+            reason = f"the answer has no assets with {field!r} and 'id', so another program may have sent it"
+            raise RefusedError(f"{reason}: {str(answer)[:_SHOWN]}") from error
 
 
 class DagsterAsset:

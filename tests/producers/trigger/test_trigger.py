@@ -396,8 +396,9 @@ def test_a_row_with_its_time_in_a_header_confirms_the_format(kafka, topic):
 
 
 def test_a_target_refuses_what_it_cannot_reach():
-    with pytest.raises(RefusedError, match="refused"):
-        HttpHook(Endpoint("http://127.0.0.1:1", None)).fire(EVENT)
+    for host in ("127.0.0.1", "[::1]", "ä.invalid"):
+        with pytest.raises(RefusedError):
+            HttpHook(Endpoint(f"http://{host}:1/a?b", None)).fire(EVENT)
     with pytest.raises(RefusedError, match="exit status 3"):
         CommandTarget("exit 3").fire(EVENT)
 
@@ -429,6 +430,14 @@ def test_an_asset_is_found_among_many_with_longer_names(monkeypatch):
 
     monkeypatch.setattr(target._endpoint, "ask_json", ask)  # noqa: SLF001  # Airflow's answers
     assert target._asset_id() == 7  # noqa: SLF001
+
+
+@pytest.mark.parametrize("assets", [None, 3, ["x"], {"x": 1}, [{"id": 3}], [{"name": "a"}], [{"name": "a", "id": "b"}]])
+def test_assets_that_are_none_are_refused_as_other_answers(monkeypatch, assets):
+    target = AirflowAsset(Endpoint("http://127.0.0.1:1", None), "clicks", Pattern("{start}", "--partition", HOUR))
+    monkeypatch.setattr(target._endpoint, "ask_json", lambda *_: {"assets": assets})  # noqa: SLF001  # Airflow's answer
+    with pytest.raises(RefusedError, match="no assets with 'name' and 'id'"):
+        target.fire(EVENT)
 
 
 @pytest.mark.parametrize(
@@ -465,6 +474,9 @@ def test_an_answer_of_another_program_does_not_count_as_accepted(hook, body, air
         ({"--success": "out/%%s/{start:%Y-%m-%dT%H%%s}-{end:%-s}"}, None, None, "the time zone of this machine for %s"),
         ({"--http": "http://h:99999"}, None, None, "no URL of a server: Port out of range"),
         ({"--http": "http://[h"}, None, None, "no URL of a server: Invalid"),
+        ({"--http": f"http://{'h' * 64}"}, None, None, "no URL of a server: .*label"),
+        ({"--http": "http://h/ä"}, None, None, "no URL of a server: write its path and query in ASCII"),
+        ({"--http": "http://h/?a=ä"}, None, None, "no URL of a server: write its path and query in ASCII"),
     ],
 )
 def test_options_that_name_no_target_are_refused(places, asset, partition, said):
