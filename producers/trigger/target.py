@@ -53,14 +53,17 @@ class Delivery:
         self.counts: Counter[str] = Counter()
         """Events that were taken, by kind."""
 
-    def fire(self, event: TriggerEvent, stop: Callable[[], bool]) -> bool:
+    def fire(self, event: TriggerEvent, stop: Callable[[], bool], store: Callable[[], None]) -> bool:
         """Fire an event until the target takes it; return false if ``stop`` ended that.
+
+        ``store`` is called before each attempt; it raises an error if another process has taken over.
 
         Raises:
             TriggerError: if the target has not taken it after the time.
         """
         deadline, logged, pause = Deadline(self._seconds), Deadline(0), _FIRST_PAUSE
         while True:
+            store()
             try:
                 answer = self._target.fire(event)
             except (RefusedError, OSError) as error:

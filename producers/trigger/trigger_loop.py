@@ -152,7 +152,7 @@ class TriggerLoop:
             self._stored_at = self._clock.steady()
 
     def _fire(self, stop: Callable[[], bool], progress: Callable[[], None], *, over: bool = False) -> None:
-        """Fire what is due.  An event is stored before it is fired, and again until it is taken."""
+        """Fire what is due.  An event is stored before each attempt to fire it, until it is taken."""
 
         def stop_retrying() -> bool:
             progress()
@@ -163,8 +163,7 @@ class TriggerLoop:
             return
         fired = False
         while not stop() and (event := self._next(schedule, over=over)) is not None:
-            self._store()
-            if not self.delivery.fire(event, stop_retrying):
+            if not self.delivery.fire(event, stop_retrying, self._store):
                 return
             schedule.done()
             fired = True

@@ -258,6 +258,27 @@ def test_progress_shows_the_first_period_before_it_is_fired_and_a_target_that_fa
     assert shown[-1][2] == 0
 
 
+def test_a_process_that_can_store_no_longer_does_not_try_an_event_again(monkeypatch):
+    world = World([("mark", 1_000), ("mark", END_OF_TIME)], random.Random(7))  # noqa: S311  # a repeatable history
+    world.visible = 2
+    target, position, tried = MemoryTarget(world), MemoryPosition(world), []
+
+    def store(_state):
+        raise KilledError  # another process has taken over
+
+    def fire(event):
+        tried.append(event.start)
+        monkeypatch.setattr(position, "store", store)
+        raise RefusedError("busy")
+
+    monkeypatch.setattr(target, "fire", fire)
+    monkeypatch.setattr("floodmark.producers.trigger.target._FIRST_PAUSE", 0)
+    loop = TriggerLoop(RULES, LogInput(world, None), Delivery(target, 1, lambda *_: None), position, begin=800)
+    with pytest.raises(KilledError):
+        loop.run(stop=lambda: False)
+    assert tried == [800]
+
+
 def test_a_deadline_that_passed_before_the_first_start_fires_nothing():
     """A topic with events of 2013 has missed each deadline: the trigger must not fire a period for every hour since."""
     chance = random.Random(2)  # noqa: S311  # a repeatable history
