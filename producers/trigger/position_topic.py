@@ -42,17 +42,20 @@ def create_position_topic(config: Config, topic: str) -> bool:
 
 def read_position(config: Config, topic: str, name: str) -> dict[str, Any] | None:
     """Return what a trigger stored last; ``None``: nothing.  `CorruptSnapshotError` if it cannot be read."""
-    found = last_matching(
-        config, topic, range(require_topics(config, [topic])[topic]), lambda record: _state_of(record, name)
-    )
-    return max(found.values(), key=lambda state: int(state["revision"]), default=None)
+
+    def own(record: Classified) -> tuple[Data, bytes] | None:
+        if not isinstance(record, Data) or record.key != name.encode() or record.value is None:
+            return None
+        return record, record.value
+
+    found = last_matching(config, topic, range(require_topics(config, [topic])[topic]), own)
+    states = [_state_of(record, value, name) for record, value in found.values()]  # an older one may be damaged
+    return max(states, key=lambda state: int(state["revision"]), default=None)
 
 
-def _state_of(record: Classified, name: str) -> dict[str, Any] | None:
-    if not isinstance(record, Data) or record.key != name.encode() or record.value is None:
-        return None
+def _state_of(record: Data, value: bytes, name: str) -> dict[str, Any]:
     with restoring(f"of trigger {name!r} at {record.place}", "choose another --name, or restore the record"):
-        state: dict[str, Any] = json.loads(record.value)
+        state: dict[str, Any] = json.loads(value)
         require_format(state, _FORMAT)
         state["input"] = json.loads(zlib.decompress(base64.b64decode(state["input"], validate=True)))
         state["revision"] = int(state["revision"])

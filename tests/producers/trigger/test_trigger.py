@@ -33,12 +33,12 @@ from floodmark.producers.trigger.local_targets import CommandTarget
 from floodmark.producers.trigger.plan.periods import Pattern, duration
 from floodmark.producers.trigger.plan.schedule import Rules
 from floodmark.producers.trigger.plan.trigger_event import TriggerEvent
-from floodmark.producers.trigger.position_topic import PositionTopic, create_position_topic
+from floodmark.producers.trigger.position_topic import PositionTopic, create_position_topic, read_position
 from floodmark.producers.trigger.table_input import TableInput
 from floodmark.producers.trigger.target import Delivery, RefusedError
 from floodmark.producers.trigger.topic_input import TopicInput
 from floodmark.producers.trigger.trigger_loop import TriggerLoop
-from floodmark.schemas.errors import FencedError, UsageError
+from floodmark.schemas.errors import CorruptSnapshotError, FencedError, UsageError
 from floodmark.schemas.records import Holder
 from floodmark.schemas.timestamps import END_OF_TIME
 from support.harness import delete_before, until
@@ -374,6 +374,19 @@ def test_a_restart_reads_what_another_writer_s_open_transaction_hides(kafka, top
     first.store({"input": 2})
     threading.Timer(1, other.abort).start()
     assert PositionTopic(kafka.config, positions, "hourly").state["input"] == 2
+
+
+@pytest.mark.kafka
+def test_a_damaged_record_counts_only_if_it_is_the_last_one(kafka, topic):
+    create_position_topic(kafka.config, positions := f"positions-of-{topic(1)}")
+    position, plain = PositionTopic(kafka.config, positions, "hourly"), Producer(kafka.config)
+    for batch in range(2):
+        plain.produce(positions, b"{", key=b"hourly")
+        plain.flush()
+        with pytest.raises(CorruptSnapshotError, match="of trigger 'hourly'"):
+            read_position(kafka.config, positions, "hourly")
+        position.store({"input": batch})
+        assert read_position(kafka.config, positions, "hourly")["input"] == batch
 
 
 @pytest.mark.kafka
