@@ -256,7 +256,9 @@ def _state_line(loop: TriggerLoop) -> str:
     if loop.delivery.failing:
         held = "; its target has not taken the next event"
     until = "" if loop.schedule is None or loop.delivery.failing else _until(loop.schedule.fired)
-    return f"{fired}{until}; watermark {shown}{held}"
+    count = loop.source.unreadable if isinstance(loop.source, TopicInput) else 0
+    unreadable = f"; {count:,} row(s) without a readable event time" if count else ""
+    return f"{fired}{until}; watermark {shown}{held}{unreadable}"
 
 
 def _until(position: Fired) -> str:

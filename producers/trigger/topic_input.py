@@ -32,8 +32,9 @@ class _RowTimes:
 
     def __init__(self, times: InputFormat) -> None:
         self._times = times
-        self._unreadable: tuple[int, Data, str] | None = None
-        """The number of rows without a readable event time, and the first one."""
+        self.unreadable = 0
+        """The number of rows without a readable event time."""
+        self._first: tuple[Data, str] | None = None  # of them, and why
         self._is_confirmed = False  # whether a row had one
 
     def of(self, record: Data) -> int | None:
@@ -54,15 +55,15 @@ class _RowTimes:
         return found if isinstance(found, int) else None
 
     def _count(self, record: Data, cause: str) -> None:
-        count, first, why = self._unreadable or (0, record, cause)
-        if count == 0:
+        if self._first is None:
             _log.warning("%s: no event time: %s. More rows without one are only counted", record.place, cause)
-        self._unreadable = count + 1, first, why
+            self._first = record, cause
+        self.unreadable += 1
 
     def require_one(self) -> None:
         """Raise `UnreadableTopicError` if rows were read, and none had a readable event time."""
-        if self._unreadable is not None and not self._is_confirmed:
-            count, first, cause = self._unreadable
+        if self._first is not None and not self._is_confirmed:
+            (first, cause), count = self._first, self.unreadable
             raise UnreadableTopicError(
                 topic=first.topic, count=count, partition=first.partition, offset=first.offset, cause=cause
             )
@@ -120,6 +121,11 @@ class TopicInput(Closing):
     def ended(self) -> bool:
         """Whether all sources have ended."""
         return self._read.tracker.ended
+
+    @property
+    def unreadable(self) -> int:
+        """The number of rows without a readable event time that this process has read."""
+        return 0 if self._times is None else self._times.unreadable
 
     def holders(self) -> list[Hold]:
         """Return what holds back the watermark."""

@@ -399,13 +399,15 @@ def test_rows_whose_unit_is_longer_are_told_and_refused(kafka, topic):
 
 
 @pytest.mark.kafka
-def test_a_row_with_its_time_in_a_header_confirms_the_format(kafka, topic):
+def test_a_row_with_its_time_in_a_header_confirms_the_format_and_rows_without_one_are_counted(kafka, topic):
     web = Source(kafka, orders := topic(1))
     web.producer.produce(b"{}", event_time=5, headers=[("floodmark-time", b"5")])
-    web.producer.produce(b"{}", event_time=5)
+    for _ in range(2):
+        web.producer.produce(b"{}", event_time=5)
     web.reach(HOUR)
     done = floodmark(kafka, orders, "--every", "1h", "--run", "true", "--until-end", "--json-field", "at")
     assert (done.returncode, done.stderr.count("no event time")) == (0, 1), done.stderr
+    assert "; 2 row(s) without a readable event time\n" in done.stderr, done.stderr
 
 
 def test_a_target_refuses_what_it_cannot_reach():
