@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from floodmark.producers.clients.clock import Clock
+from floodmark.producers.clients.clock import Deadline
 from floodmark.producers.clients.consumers import Closing
 from floodmark.producers.tables.table_history import open_table
 from floodmark.producers.tables.table_rows import latest_time
@@ -19,8 +19,8 @@ from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 from floodmark.schemas.tracker import Hold
 
 _log = logging.getLogger(__name__)
-_PAUSE: Final = 5_000
-"""Milliseconds between two looks at the tables."""
+_PAUSE: Final = 5.0
+"""Seconds between two looks at the tables."""
 _WENT_BACK: Final = (
     "the watermark of table %s went back to %s: a table was rolled back, or deleted and created again. Periods from %s "
     "on that were fired are not fired again. To fire them, use another --name with --from %s"
@@ -34,22 +34,19 @@ class TableInput(Closing):
         tables: names as `open_table` takes them.
         column: the event time of the rows; it bounds the periods of tables whose jobs have ended.
         stored: of `state`; ``None``: nothing.
-        clock: a test passes another one.
 
     Raises:
         UnreadableTableError: if the rows of a table cannot be read.
         UsageError: if a table does not open, or has no such column.
     """
 
-    def __init__(
-        self, tables: Sequence[str], column: str, stored: Mapping[str, Any] | None, clock: Clock = Clock()
-    ) -> None:
-        self._column, self._clock = column, clock
+    def __init__(self, tables: Sequence[str], column: str, stored: Mapping[str, Any] | None) -> None:
+        self._column = column
         self._tables = {name: open_table(name) for name in tables}
         self._found: dict[str, TableWatermark | str] = dict.fromkeys(tables, "it is not read yet")
         for table in self._tables.values():
             latest_time(table, column, END_OF_TIME)  # the column must exist
-        self._looks, self._last = 0, clock.steady() - _PAUSE
+        self._looks, self._next = 0, Deadline(0)
         self.lowest: int | None = None
         """Not known: where the rows of a table begin is no promise of its job."""
         self.highest: int | None = None if stored is None else stored["highest"]
@@ -72,7 +69,7 @@ class TableInput(Closing):
         elif watermark is not None:
             self.highest = watermark - 1 if self.highest is None else max(self.highest, watermark - 1)
         self._found = found
-        self._looks, self._last = self._looks + 1, self._clock.steady()
+        self._looks, self._next = self._looks + 1, Deadline(_PAUSE)
 
     @property
     def watermark(self) -> int | None:
@@ -100,7 +97,7 @@ class TableInput(Closing):
 
         An error of the first look is raised; after a later one it looks again.
         """
-        if self._clock.steady() - self._last < _PAUSE:
+        if not self._next.passed:
             time.sleep(seconds)
             return
         try:
@@ -109,7 +106,7 @@ class TableInput(Closing):
         except FloodmarkError as error:
             if not self._looks:
                 raise
-            self._last = self._clock.steady()
+            self._next = Deadline(_PAUSE)
             _log.warning("the tables are looked at again later: %s", error)
 
     def end(self) -> Offsets:

@@ -34,9 +34,9 @@ class StoredPosition(Protocol):
 class Pace:
     """How long a trigger waits."""
 
-    retry: float = 3_600.0
+    retry: float
     """Seconds to try again with a target that fails."""
-    collect: int = 60_000
+    collect: int
     """Milliseconds to collect late rows for one repair."""
 
 
