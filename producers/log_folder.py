@@ -102,12 +102,17 @@ class LogFolder:
                 continue  # deleted since it was listed
             sizes[name], inodes[name] = stat.st_size, stat.st_ino
         renamed = self.logs.renamed(inodes)
-        self.logs.rename({old: new for old, new in renamed.items() if self._continues(new, old)})
+        self.logs.rename({old: new for old, new in renamed.items() if self._became(new, old)})
         for name, count in self.logs.look(sizes, passed, inodes).items():
             left = f"before its last {count} bytes were read" if count else "while it may have grown"
             _log.warning("log %r was deleted %s. If it was renamed, pattern= must match the new name", name, left)
         self._looked = self._clock.steady()
         return list(self.logs.backlog())
+
+    def _became(self, name: str, log: str) -> bool:
+        """Tell whether a file is a log that was renamed, and not the log of that name, of which more was read."""
+        keeps = self.logs.position(name)[0] > self.logs.position(log)[0] and self._continues(name, name)
+        return not keeps and self._continues(name, log)
 
     def _continues(self, name: str, log: str) -> bool:
         """Tell whether a file begins with what was read of a log."""

@@ -77,8 +77,8 @@ class GrowingLogs:
             log.event_time = event_time
 
     def position(self, name: str) -> tuple[int, int, int]:
-        """Return the position up to which a log was read, and ``checked`` and ``checksum`` of `read`."""
-        log = self._logs[name]
+        """Return the position up to which a log was read, and ``checked`` and ``checksum`` of `read`; 0 if unknown."""
+        log = self._logs.get(name) or _Log()
         return log.read, log.checked, log.checksum
 
     def backlog(self) -> dict[str, int]:

@@ -169,6 +169,20 @@ def test_unread_lines_of_a_file_that_a_rotation_replaces_are_told(tmp_path, capl
     assert "log 'app.log.1 (replaced)' was deleted before its last 4 bytes were read" in caplog.text
 
 
+@pytest.mark.parametrize("beginning", [b"", b"#Fields: time\n"])
+def test_a_log_that_was_written_anew_with_the_inode_of_another_is_not_read_again(tmp_path, beginning):
+    whole = beginning + b"12 a\n17 b\n"
+    (tmp_path / "a.log").write_bytes(whole)
+    (tmp_path / "b.log").write_bytes(beginning)
+    folder = LogFolder(tmp_path, event_time, quiet=SECOND)
+    assert [line.event_time for line in folder.poll()] == [12, 17]
+    folder.watermark()
+    (tmp_path / "b.log").rename(tmp_path / "a.log")
+    (tmp_path / "a.log").write_bytes(whole + b"20 c\n")
+    (tmp_path / "b.log").write_bytes(beginning)
+    assert [line.event_time for line in folder.poll()] == [20]
+
+
 def test_a_renamed_file_that_the_pattern_does_not_match_is_told(tmp_path, caplog):
     clock = ManualClock(wall=0)
     folder = LogFolder(tmp_path, event_time, quiet=SECOND, clock=clock)
