@@ -80,7 +80,8 @@ class LogFolder:
         """Return the new whole lines of all files: of each file at most a mebibyte, or one longer line.
 
         After an error, no line counts as read, and the next call returns the same lines: `UsageError` or `OSError` if a
-        file has shrunk, was replaced, or cannot be read; what ``event_time`` raised, with the line in a note.
+        file has shrunk, was replaced, or cannot be read; what ``event_time`` raised, with the line in a note.  A file
+        that was replaced before a line with a time was read only causes a warning.
         """
         parts = {name: self._read(name) for name in self._look()}
         for name, part in parts.items():

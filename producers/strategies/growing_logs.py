@@ -43,18 +43,26 @@ class GrowingLogs:
     def look(self, sizes: Mapping[str, int], passed: int, inodes: Mapping[str, int] | None = None) -> dict[str, int]:
         """Set all sizes, ``passed`` milliseconds after the last look.
 
-        Returns the unread bytes of deleted logs: of those that had any, or were not quiet, so that more may be lost.
+        Returns the unread bytes of deleted logs: of those that had any, or were not quiet, so that more may be lost;
+        and of logs without an event time whose name another file has, since nothing else tells the two apart.
         """
+        inodes = inodes or {}
         for name, size in sizes.items():
             if name in self._logs and size < self._logs[name].read:
                 shrunk = f"has shrunk to {size} bytes, and {self._logs[name].read} were read"
                 raise UsageError(reason=f"log {name!r} {shrunk}; give the new file another name")
-        left = {name: log.size - log.read for name, log in self._awaited().items() if name not in sizes}
+        gone = {name: log for name, log in self._awaited().items() if name not in sizes}
+        gone |= {
+            name: log
+            for name, log in self._logs.items()
+            if log.event_time is None and log.size > 0 and 0 != log.inode != inodes.get(name, log.inode)
+        }
+        left = {name: log.size - log.read for name, log in gone.items()}
         self._logs = {name: self._logs.get(name) or _Log(size=-1) for name in sizes}
         for name, size in sizes.items():
             log = self._logs[name]
             log.silent = log.silent + passed if size == log.size else 0  # -1: new, so it has grown
-            log.size, log.inode = size, (inodes or {}).get(name, 0)
+            log.size, log.inode = size, inodes.get(name, 0)
         return left
 
     def renamed(self, inodes: Mapping[str, int]) -> dict[str, str]:

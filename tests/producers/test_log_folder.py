@@ -169,6 +169,24 @@ def test_unread_lines_of_a_file_that_a_rotation_replaces_are_told(tmp_path, capl
     assert "log 'app.log.1 (replaced)' was deleted before its last 4 bytes were read" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("beginning", "left"), [(b"", "before its last 8 bytes were read"), (b"#at\n", "while it may")]
+)
+def test_unread_lines_of_a_rotated_file_that_begins_as_the_new_one_are_told(tmp_path, caplog, beginning, left):
+    path, clock = tmp_path / "app.log", ManualClock(wall=0)
+    folder = LogFolder(tmp_path, event_time, quiet=SECOND, clock=clock)
+    path.write_bytes(beginning)
+    assert folder.poll() == []
+    clock.advance(2 * SECOND)
+    path.write_bytes(beginning or b"100\n101\n")
+    folder.watermark()
+    path.write_bytes(beginning + b"100\n101\n")
+    path.rename(tmp_path / "app.log.1")
+    path.write_bytes(beginning + b"200\n")
+    assert [line.event_time for line in folder.poll()] == [200]
+    assert f"log 'app.log' was deleted {left}" in caplog.text
+
+
 @pytest.mark.parametrize("beginning", [b"", b"#Fields: time\n"])
 def test_a_log_that_was_written_anew_with_the_inode_of_another_is_not_read_again(tmp_path, beginning):
     whole = beginning + b"12 a\n17 b\n"
