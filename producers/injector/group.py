@@ -179,13 +179,14 @@ class InjectorGroup(Closing):
                 injector.commit()
 
     def step(self, progress: Callable[["InjectorGroup"], None] | None = None) -> None:
-        """Poll the group, and copy new records of each partition."""
-        had = self.partitions
-        self._follow()
+        """Poll the group, copy new records of each partition, and start the injector of a new one."""
+        had, new = self.partitions, self._follow()
         told = None if progress is None else lambda _: progress(self)
         for number, injector in list(self._injectors.items()):
             try:
-                injector.step(told, _PATIENCE / len(self._injectors))
+                injector.step(told, 0 if new is not None else _PATIENCE / len(self._injectors))
+                if new is not None:  # its start may take longer than Kafka keeps a transaction open
+                    injector.commit()
             except FencedError:
                 # Another member has it now; the group will revoke it here.
                 self._give_up(number, commit=False)
@@ -196,6 +197,10 @@ class InjectorGroup(Closing):
                     "one of the two: this one ends in a minute",
                     *(self.injection.source, number, self.injection.target_topic),
                 )
+        if new is not None:  # one a step: the group gives away the partitions of a member that does not poll
+            self._injectors[new] = Injector(
+                self.injection, self._config, alignment=self._alignment, partition=new, clock=self._clock
+            )
         # Within a minute, the group must revoke a partition that has fenced us.
         if any(self._clock.steady() > since + 60_000 for since in self._fenced.values()):
             source, topic = self.injection.source, self.injection.target_topic
@@ -206,24 +211,16 @@ class InjectorGroup(Closing):
             self._next_progress = self._clock.steady() + milliseconds(self.injection.interval)
             progress(self)
 
-    def _follow(self) -> None:
-        """Poll the group, and start an injector for each new partition."""
-        self._poll(0 if self._injectors else _PATIENCE)
-        while new := self._wanted - self._injectors.keys() - self._fenced.keys():
-            number = min(new)
-            self._injectors[number] = Injector(
-                self.injection, self._config, alignment=self._alignment, partition=number, clock=self._clock
-            )
-            self._poll(0)  # many take long to start, and the group gives away the partitions of a member that is silent
-
-    def _poll(self, seconds: float) -> None:
-        message = self._members.poll(seconds)
+    def _follow(self) -> int | None:
+        """Poll the group; return a new partition, whose injector must be started."""
+        message = self._members.poll(0 if self._injectors else _PATIENCE)
         error = None if message is None else message.error()
         if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             servers = self._config.get("bootstrap.servers")
             raise UnknownTopicError(topic=self.injection.source_topic, bootstrap_servers=servers)
         if error is not None and not (error.retriable() or error.code() == KafkaError._MAX_POLL_EXCEEDED):  # noqa: SLF001
             raise KafkaException(error)  # after a late poll, the next one joins the group again
+        return min(self._wanted - self._injectors.keys() - self._fenced.keys(), default=None)
 
     def close(self) -> None:
         """Leave the group; another member repeats what is not committed."""

@@ -215,6 +215,26 @@ def test_a_member_whose_partitions_start_slowly_keeps_them(kafka, topics, monkey
     assert started == list(range(PARTITIONS))
 
 
+def test_no_transaction_is_open_while_the_injector_of_a_new_partition_starts(kafka, topics, monkeypatch):
+    """Its start may take longer than Kafka keeps a transaction open."""
+    config, clock, started = {**kafka.config, **SOON}, ManualClock(wall=1_700_000_000_000), []
+
+    def checked(*given, partition, **options):
+        started.append([injector._out._open for injector in first._injectors.values()])  # noqa: SLF001
+        return Injector(*given, partition=partition, **options)
+
+    with InjectorGroup(injection(*topics), config, clock=clock) as first:  # no transaction is due
+        with InjectorGroup(injection(*topics), config) as second:
+            half = PARTITIONS // 2
+            until(lambda: first.step() or second.step() or len(second.partitions) == half, "half with the second")
+            for _ in range(2):
+                first.step()
+            assert all(injector._out._open for injector in first._injectors.values())  # noqa: SLF001
+            monkeypatch.setattr("floodmark.producers.injector.group.Injector", checked)
+        until(lambda: first.step() or len(first.partitions) == PARTITIONS, "all partitions with the first")
+    assert started == [[False] * half, [False] * (half + 1)]
+
+
 def test_what_a_group_cannot_do_is_refused(kafka, topic, topics):
     with pytest.raises(InjectorError, match="needs the same number"):
         InjectorGroup(injection(topics[0], topic(PARTITIONS + 1)), kafka.config)
@@ -321,7 +341,7 @@ config, raw, marked = json.loads(sys.argv[1])
 injection = Injection(raw, marked, JsonField("at"), TimePolicy(late=timedelta(seconds=5)))
 first = InjectorGroup(injection, config)
 deadline = time.monotonic() + 60
-while not first.partitions and time.monotonic() < deadline:
+while len(first.partitions) < 4 and time.monotonic() < deadline:
     first.step()
 second = InjectorGroup(injection, config)
 time.sleep(2)  # the group asks the first for a half, and is not answered
