@@ -101,9 +101,18 @@ class InjectorGroup(Closing):
         injector = self._injectors.pop(number, None)
         if injector is None:
             return
-        with suppress(FloodmarkError):
+        try:
             if commit:
                 injector.commit()
+        except FencedError:
+            pass  # another member has it
+        except FloodmarkError as error:
+            source, topic = self.injection.source, self.injection.source_topic
+            _log.warning(
+                "injector %r gave up partition %d of %r, and its last records were not committed. The next owner copies"
+                " them again: %s",
+                *(source, number, topic, error),
+            )
         injector.close()
         self._counts += injector.counts
         self._measured.update(_own(injector.metrics()))
@@ -175,7 +184,7 @@ class InjectorGroup(Closing):
         while not stop():
             self.step(progress)
         for injector in self._injectors.values():
-            with suppress(FloodmarkError):  # another member may have it now
+            with suppress(FencedError):  # another member may have it now
                 injector.commit()
 
     def step(self, progress: Callable[["InjectorGroup"], None] | None = None) -> None:

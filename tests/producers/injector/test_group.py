@@ -9,9 +9,10 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from datetime import timedelta
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import Producer
@@ -25,7 +26,7 @@ from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.topics import states_of
 from floodmark.producers.readers.check import checker_of, findings
 from floodmark.producers.testing import ManualClock
-from floodmark.schemas.errors import FencedError, InjectorError, UsageError
+from floodmark.schemas.errors import BrokerUnavailableError, FencedError, InjectorError, UsageError
 from support.harness import grow, until
 from support.injection import look, send
 
@@ -233,6 +234,29 @@ def test_no_transaction_is_open_while_the_injector_of_a_new_partition_starts(kaf
             monkeypatch.setattr("floodmark.producers.injector.group.Injector", checked)
         until(lambda: first.step() or len(first.partitions) == PARTITIONS, "all partitions with the first")
     assert started == [[False] * half, [False] * (half + 1)]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BrokerUnavailableError(bootstrap_servers="localhost:1", seconds=30, reason="away"),
+        FencedError(writer="injector", topic="t", reason="another writes to it", advice="stop one"),
+    ],
+    ids=["away", "fenced"],
+)
+def test_a_last_commit_that_fails_is_told_unless_another_member_has_the_partition(
+    kafka, topics, monkeypatch, caplog, error
+):
+    fenced = isinstance(error, FencedError)
+    with InjectorGroup(injection(*topics), {**kafka.config, **SOON}) as group:
+        until(lambda: group.step() or len(group.partitions) == PARTITIONS, "all partitions")
+        monkeypatch.setattr(Injector, "commit", Mock(side_effect=error))
+        with nullcontext() if fenced else pytest.raises(BrokerUnavailableError):
+            group.run(stop=lambda: True)
+        group._members.unsubscribe()  # noqa: SLF001
+        until(lambda: group.step() or not group.partitions, "no partitions")
+    told = [one.message for one in caplog.records if "were not committed. The next owner copies" in one.message]
+    assert len(told) == (0 if fenced else PARTITIONS)
 
 
 def test_what_a_group_cannot_do_is_refused(kafka, topic, topics):
