@@ -25,6 +25,8 @@ from typing_extensions import override
 
 _PER_MS: Final[Mapping[str, tuple[int, int]]] = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
 _LOGICAL: Final[Mapping[object, Unit]] = {"timestamp-micros": "us", "timestamp-nanos": "ns"}
+NO_LOG_TIME: Final = (-1, 0)
+"""Kafka's timestamps of records without one: -1 is stored for it, and clients take 0 for it."""
 _SHOWN_FIELDS: Final = 10
 _ISO: Final = re.compile(r"\s*\d{4}-\d\d?-\d\d?(?!\d)")
 _ONE_DIGIT: Final = re.compile(r"(?<![\d.])\d(?!\d)")
@@ -241,6 +243,8 @@ class LogTime(InputFormat):
 
     @override
     def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
+        if log_time in NO_LOG_TIME:
+            raise InvalidEventTimeError(value=log_time, reason="the record has no timestamp")
         return log_time
 
 

@@ -9,7 +9,7 @@ from enum import Enum
 from hashlib import blake2b
 from typing import Any, Final
 
-from floodmark.producers.event_times.formats import NO_SUBSTREAM, InputFormat, Resolved, SubstreamKey
+from floodmark.producers.event_times.formats import NO_LOG_TIME, NO_SUBSTREAM, InputFormat, Resolved, SubstreamKey
 from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.event_times.time_policy import Outcome, TimePolicy
 from floodmark.schemas.classify import Headers
@@ -100,8 +100,8 @@ class InputPartition:
     def _decide(self, time: int, key: bytes | None, value: bytes | None, log_time: int) -> Routed:
         """Route a record by the time policy."""
         arrival: int | None = log_time
-        if not EARLIEST <= log_time <= END_OF_TIME:
-            self._count("unreadable_arrival", f"its timestamp {log_time} is outside the years 1 to 9999")
+        if log_time in NO_LOG_TIME or not EARLIEST <= log_time <= END_OF_TIME:
+            self._count("unreadable_arrival", f"its timestamp {log_time} is missing or outside the years 1 to 9999")
             arrival = None
         substream = None if self._substream_by is None else self._substream(self._substream_by, key, value)
         outcome, adjusted = self.policy_state.decide(time, arrival, substream)

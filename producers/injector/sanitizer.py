@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Final
 
 from floodmark.producers.clients.consumers import UNREADABLE_HEADERS, Record
-from floodmark.producers.event_times.formats import LogTime
+from floodmark.producers.event_times.formats import NO_LOG_TIME, LogTime
 from floodmark.producers.event_times.injection import Injection
 from floodmark.schemas.classify import Headers, Place
 from floodmark.schemas.errors.base import printable
@@ -68,7 +68,7 @@ class Sanitizer:
         rejects = f"{target!r} rejects the timestamp {log_time} (message.timestamp.*.max.ms)"
         why = rejects if log_time else "its timestamp is 0, which Kafka's clients take for now"
         self.report(record, f"{why}; the record gets the current time")
-        readable = isinstance(self._injection.fmt, LogTime) and EARLIEST <= log_time <= END_OF_TIME
-        if readable and TIME_HEADER not in dict(headers):
+        readable = EARLIEST <= log_time <= END_OF_TIME and log_time not in NO_LOG_TIME
+        if readable and isinstance(self._injection.fmt, LogTime) and TIME_HEADER not in dict(headers):
             return [(TIME_HEADER, b"%d" % log_time), *headers]
         return headers

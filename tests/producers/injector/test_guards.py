@@ -104,6 +104,21 @@ def test_a_timestamp_that_the_target_refuses_ends_nothing(kafka, topic, fmt):
         assert tracker.watermark <= now + 60_000 or tracker.watermark <= ahead
 
 
+@pytest.mark.parametrize(
+    ("fmt", "count"), [(JsonField("at"), "unreadable_arrival"), (LogTime(), "unreadable")], ids=["json", "log time"]
+)
+def test_a_record_without_a_timestamp_is_copied_and_not_judged_by_it(kafka, topic, fmt, count):
+    raw, marked = topic(1), topic(1)
+    send(kafka, raw, (NOW, -1), (NOW, NOW))
+    injection = Injection(raw, marked, fmt)
+    shown, injector = preview_injection(injection, kafka.config), run(kafka, injection)
+    data, _, tracker = look(kafka, marked)
+    assert len(data) == 2
+    assert tracker.watermark >= NOW - 5_000
+    for outcomes in (shown.outcomes, injector.outcomes):
+        assert outcomes == {count: 1, "on_time": 2 if count == "unreadable_arrival" else 1}
+
+
 def test_large_records_are_passed_on_as_far_as_the_target_takes_them(kafka, topic):
     raw, marked, small = topic(1), topic(1), topic(1) + "-small"
     create_topics(kafka.config, {small: 1}, {"max.message.bytes": "20000"})
