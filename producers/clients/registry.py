@@ -71,7 +71,10 @@ class Registry:
         return f"Registry({self.url!r})"
 
     def schema(self, schema_id: int) -> Schema | None:
-        """Return the schema of an id, ``None`` if the registry has none; `RegistryError` if it does not answer."""
+        """Return the schema of an id, ``None`` if the registry has none.
+
+        Raises RegistryError if the registry does not answer, or lacks a schema to which this one refers.
+        """
         missing = self._clients.missing
         remembered = missing.get(schema_id)
         if remembered is not None and not remembered.passed:
@@ -105,23 +108,29 @@ class Registry:
         references = []
         for one in found.references or []:
             ask = partial(self._clients.client.get_version, one.subject, one.version, **asked)
-            references.append((str(one.name), self._with_references(self._subject(one.subject, ask).schema)))
+            references.append((str(one.name), self._with_references(self._referenced(one, ask).schema)))
         return Schema(kind, str(found.schema_str), tuple(references))
+
+    def _referenced(self, one: Any, ask: Callable[[], Any]) -> Any:  # noqa: ANN401  # as above
+        """Return a schema to which another refers; without it, `RegistryError`: records by the other are no garbage."""
+        action = f"give version {one.version} of subject {one.subject!r}, to which a schema refers"
+        for pause in _RETRY_PAUSES:
+            time.sleep(pause)
+            found = self._answer(action, ask)
+            if found is not None:
+                return found
+        raise self._failure(action, "it has no such version. If it was deleted, register it again")
 
     def latest(self, subject: str) -> str:
         """Return the text of a subject's newest schema, for example as a reader's schema.
 
         Raises UnregisteredSchemaError if the subject does not exist, RegistryError if the registry does not answer.
         """
-        found = self._subject(subject, lambda: self._clients.client.get_latest_version(subject))
-        return str(found.schema.schema_str)
-
-    def _subject(self, subject: str, ask: Callable[[], Any]) -> Any:  # noqa: ANN401  # as above
-        found = self._answer(f"give subject {subject!r}", ask)
+        found = self._answer(f"give subject {subject!r}", lambda: self._clients.client.get_latest_version(subject))
         if found is None:
             reason = "there is none, or no such version; check the name"
             raise UnregisteredSchemaError(url=self.url, subject=subject, reason=reason)
-        return found
+        return str(found.schema.schema_str)
 
     def id_for(self, subject: str, kind: Kind, text: str, *, register: bool) -> int:
         """Return the id of a schema in a subject, usually ``<topic>-value``; ``register``: add it if it is not there.

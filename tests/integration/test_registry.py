@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from types import SimpleNamespace
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -21,6 +22,7 @@ from floodmark.producers.event_times.formats import FramedField
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.injector import Injector
 from floodmark.schemas.errors import (
+    InvalidEventTimeError,
     RegistryError,
     SchemaError,
     UnreadableValueError,
@@ -189,6 +191,23 @@ def test_a_schema_that_names_a_type_of_another_subject(registry):
     schema_id = client.register_schema("line-value", Asked(json.dumps(line), "AVRO", named))
     values = FramedValues(Registry(registry.url))
     assert values.decode(frame(schema_id) + b"\x0e") == {"start": {"x": 7}}
+
+
+@pytest.mark.parametrize("behind", [1, 9])
+def test_a_registry_without_a_schema_that_another_one_names_makes_no_record_unreadable(monkeypatch, behind):
+    """A replica of it may be a moment behind."""
+    answers = iter([None] * behind)
+    point = SimpleNamespace(schema_type="AVRO", schema_str='{"type": "fixed", "name": "P", "size": 1}', references=[])
+    line = '{"type": "record", "name": "L", "fields": [{"name": "start", "type": "P"}]}'
+    named = SimpleNamespace(schema_type="AVRO", schema_str=line, references=[SchemaReference("P", "point", 1)])
+    known = Registry("http://127.0.0.1:9")
+    given = {"subject 'point'": lambda: next(answers, SimpleNamespace(schema=point)), "give schema 5": lambda: named}
+    monkeypatch.setattr(known, "_answer", lambda action, _: next(given[part]() for part in given if part in action))
+    fmt = FramedField(FramedValues(known).decode, "start")
+    with pytest.raises(RegistryError if behind > 3 else InvalidEventTimeError) as raised:
+        fmt.read(None, frame(5) + b"\x07", 0)
+    told = "could not give version 1 of subject 'point', to which a schema refers: it has no such version. If it was"
+    assert (told in str(raised.value)) == (behind > 3)
 
 
 def test_a_registry_that_gives_no_descriptors_is_an_error_and_what_it_gives_is_read():
