@@ -178,7 +178,8 @@ class AvroField(_Field):
         kind = _type_at(json.loads(schema), field.split("."))
         if kind is None:
             raise SchemaError(schema=codec.name, reason=f"it has no field {field!r}, only {', '.join(codec.fields)}")
-        super().__init__(f"Avro {codec.name}", codec.decode, field, unit or _logical_unit(kind))
+        fingerprint = codec.prefix[2:].hex()  # values of another schema of this name are unreadable
+        super().__init__(f"Avro {codec.name} {fingerprint}", codec.decode, field, unit or _logical_unit(kind))
 
 
 def _time_in(found: dict[str, Any], field: str, path: list[str], unit: Unit) -> int:

@@ -19,14 +19,14 @@ from floodmark.producers import SourcePool, TimePolicy, WatermarkedProducer, asc
 from floodmark.producers.clients.admin import TopicWatch, end_offsets
 from floodmark.producers.clients.transaction import Transaction
 from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal
-from floodmark.producers.event_times.formats import JsonField, LogTime
+from floodmark.producers.event_times.formats import AvroField, JsonField, LogTime
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection
 from floodmark.producers.injector.group import InjectorGroup
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.preview import preview_injection
 from floodmark.producers.injector.sanitizer import Sanitizer
 from floodmark.producers.readers.period import complete
-from floodmark.schemas import WatermarkRecord, encode_watermark
+from floodmark.schemas import AvroCodec, WatermarkRecord, encode_watermark
 from floodmark.schemas.errors import (
     BrokerUnavailableError,
     CorruptSnapshotError,
@@ -37,7 +37,7 @@ from floodmark.schemas.errors import (
     UsageError,
 )
 from floodmark.schemas.records import Membership, Status, mark_key
-from support.harness import delete_before, delete_topic, recreate, until
+from support.harness import delete_before, delete_topic, record_schema, recreate, until
 from support.injection import look, send, times, until_readable
 
 pytestmark = pytest.mark.kafka
@@ -765,4 +765,18 @@ def test_an_option_that_was_changed_is_checked_until_it_has_read_a_time(kafka, t
         with pytest.raises(InjectorError, match=f"read as {re.escape(wrong.about)}"):
             run(kafka, Injection(raw, marked, wrong))
     run(kafka, Injection(raw, marked, JsonField("at", "s")))
+    assert len(look(kafka, marked)[0]) == 2
+
+
+def test_another_schema_of_the_same_name_is_a_change(kafka, topic):
+    raw, marked = topic(1), topic(1)
+    schemas = record_schema("Order", at="long"), record_schema("Order", at="long", note="string")
+    right, wrong = (AvroField(json.dumps(schema), "at") for schema in schemas)
+    value = AvroCodec(schemas[0]).encode({"at": NOW})
+    write(kafka, raw, value)
+    run(kafka, Injection(raw, marked, right))
+    write(kafka, raw, value)
+    with pytest.raises(InjectorError, match=r"read as Avro Order [0-9a-f]{16} with a time in 'at'"):
+        run(kafka, Injection(raw, marked, wrong))
+    run(kafka, Injection(raw, marked, right))
     assert len(look(kafka, marked)[0]) == 2
