@@ -7,6 +7,7 @@ from typing import Final
 import typer
 from floodmark.producers.cli.command_line import stop_on_signals
 from floodmark.producers.clients.admin import create_topics, existing_topics, require_topics
+from floodmark.producers.clients.clock import Deadline
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.group import InjectorGroup
 from floodmark.producers.injector.injector import Injector
@@ -21,6 +22,7 @@ from rich.console import Console
 from rich.markup import escape
 
 _PATIENCE: Final = 10.0  # seconds; longer without a step, it waits for an open transaction, or for Kafka
+_REPORT: Final = 60.0  # seconds between updates of metrics amid a transaction; an alert waits for 300
 _CHANGES: Final = ("unreadable_headers", "headers_removed", "timestamps_replaced")
 
 
@@ -118,12 +120,19 @@ def run_injection(  # noqa: PLR0913  # each is an option of the command line
                 partitions = f"partitions {now.partitions}: " if isinstance(now, InjectorGroup) else ""
                 status.update(escape(f"{partitions}{injection_line(now)}"))
 
-            if exporter is not None:  # so that counters start at 0
-                exporter.update(injector.metrics(), injector.holders())
+            reported = Deadline(0)  # so that counters start at 0
+
+            def stopped() -> bool:
+                nonlocal reported
+                if exporter is not None and reported.passed:
+                    exporter.update(injector.metrics(), injector.holders())
+                    reported = Deadline(_REPORT)
+                return stop()
+
             if isinstance(injector, InjectorGroup):
-                injector.run(progress=progress, stop=stop)
+                injector.run(progress=progress, stop=stopped)
             else:
-                injector.run(until_end=until_end, progress=progress, stop=stop)
+                injector.run(until_end=until_end, progress=progress, stop=stopped)
                 if end and not stop():
                     injector.end()
             progress(injector)  # of the last transaction

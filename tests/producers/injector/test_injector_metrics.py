@@ -6,9 +6,11 @@ import sys
 import urllib.request
 from contextlib import suppress
 from datetime import timedelta
+from unittest.mock import Mock
 
 import pytest
 from floodmark.producers import TimePolicy
+from floodmark.producers.cli import inject, main
 from floodmark.producers.embedded.broker import free_port
 from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.injection import Injection
@@ -18,6 +20,7 @@ from floodmark.schemas.timestamps import EARLIEST
 from prometheus_client.parser import text_string_to_metric_families
 from support.harness import until
 from support.injection import look, send
+from typer.testing import CliRunner
 
 pytestmark = pytest.mark.kafka
 POLICY = TimePolicy(late=timedelta(seconds=5))
@@ -117,3 +120,16 @@ def test_the_command_serves_them_while_it_runs(kafka, topic, options):
     finally:
         running.kill()
         running.communicate()
+
+
+def test_the_command_reports_amid_a_long_transaction(kafka, topic, monkeypatch):
+    """An alert says that an instance hangs which has not reported for five minutes."""
+    raw, marked, exporter = topic(1), topic(1), Mock()
+    send(kafka, raw, (10_000, 10_000))
+    monkeypatch.setattr(inject, "serve_metrics", lambda _: exporter)
+    monkeypatch.setattr(inject, "_REPORT", 0)
+    command = ["inject", "--from", raw, "--to", marked, "--json-field", "at", "--interval", "50", "--until-end"]
+    command += ["--metrics-port", "1", "--bootstrap-servers", kafka.bootstrap_servers]
+    done = CliRunner().invoke(main.app, command)
+    assert done.exit_code == 0, done.output
+    assert exporter.update.call_count > 2, "not only at the start and the end"
