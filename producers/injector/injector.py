@@ -149,7 +149,8 @@ class Injector(Closing):
         source, target = self.injection.source, self.injection.target_topic
 
         def writer(partition: int | None) -> Transaction:
-            settings = {**_OUTPUT, **self._config}
+            longest = 60_000 + milliseconds(self.injection.interval)  # or Kafka aborts it before it is due
+            settings = {**_OUTPUT, "transaction.timeout.ms": longest, **self._config}
             return Transaction(settings, source, target, kind="injector", shard=partition, refused=self._refusal)
 
         own = writer(self._partition)

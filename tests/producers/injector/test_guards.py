@@ -12,6 +12,7 @@ import zlib
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import OFFSET_END, Producer
@@ -780,3 +781,10 @@ def test_another_schema_of_the_same_name_is_a_change(kafka, topic):
         run(kafka, Injection(raw, marked, wrong))
     run(kafka, Injection(raw, marked, right))
     assert len(look(kafka, marked)[0]) == 2
+
+
+def test_kafka_keeps_a_transaction_open_for_an_interval(kafka, topic, monkeypatch):
+    given = Mock(wraps=Transaction)
+    monkeypatch.setattr("floodmark.producers.injector.injector.Transaction", given)
+    run(kafka, Injection(topic(1), topic(1), JsonField("at"), interval=timedelta(minutes=5)))
+    assert {call.args[0]["transaction.timeout.ms"] for call in given.call_args_list} == {360_000}
