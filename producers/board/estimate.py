@@ -163,6 +163,7 @@ class Estimate:
                 "topic": gap.topic,
                 "unread": gap.total,
                 "partitions": list(gap.unread),
+                "assumed": gap.assumed,
                 "deleted": gap.deleted,
                 "unsure": gap.unsure,
                 "arrival_rate": gap.arrival_rate,

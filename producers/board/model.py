@@ -170,5 +170,5 @@ class Board:
         """Return a value for JSON; times are epoch milliseconds."""
         status = STATUSES[self.exit_status]
         unread = [{"topic": topic, "reason": reason} for topic, reason in self.unread]
-        body = {"now": self.now, "stages": [asdict(stage) for stage in self.stages]}
+        body = {"now": self.now, "answered": self.answered, "stages": [asdict(stage) for stage in self.stages]}
         return {"format": FORMAT, "status": status, **body, "unread": unread, "notes": list(self.notes)}

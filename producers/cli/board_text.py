@@ -110,6 +110,8 @@ def board_table(board: Board, width: int, *, every: bool = False) -> RenderableT
     """Return the board as a table of topics, followed by the sources with a problem."""
     rows = [row for topic in board.topics() for row in topic.sources()]
     words, style = _WORDS[board.exit_status]
+    if not board.answered:  # the note may be below the end of the screen
+        words, style = "Kafka does not answer: this was read last", "yellow"
     head = Text.assemble((f"{moment(board.now, board.now)}  ", "bold"), (words, style))
     parts: list[RenderableType] = [head, _topics(board, width)]
     shown = [group for group in groups(rows) if every or group[0].verdict is not Health.OK]

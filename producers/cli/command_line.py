@@ -3,13 +3,16 @@
 Commands import the rest of Floodmark only when they run, so that help, version and shell completion are fast.
 """
 
+import io
 import logging
 import math
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
@@ -20,7 +23,12 @@ COULD_NOT: Final = 2  # the exit status of a command that fails
 
 
 def run_command(main: Callable[..., Any] | typer.Typer) -> None:
-    """Run a function or a group of commands; an error of Floodmark, Kafka or the system is one line and status 2."""
+    """Run a function or a group of commands; an error of Floodmark, Kafka or the system is one line and status 2.
+
+    Status 1 is for what a command finds in the data, so any other error has status 2, too, below its traceback.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal's encoding lacks
     handler = logging.StreamHandler()
     handler.setFormatter(_Lines("%(levelname)s %(message)s"))
     handler.addFilter(lambda record: "load in progress" not in record.getMessage())  # of new clusters
@@ -31,13 +39,14 @@ def run_command(main: Callable[..., Any] | typer.Typer) -> None:
             shown()
         finally:
             sys.stdout.flush()  # what cannot be written must be seen in the status
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # Python's own status for it is 1
         from confluent_kafka import KafkaException
         from floodmark.schemas.errors import FloodmarkError, MissingRightError
         from floodmark.schemas.errors.base import printable_lines
 
         if not isinstance(error, (FloodmarkError, KafkaException, OSError)):
-            raise
+            traceback.print_exc()
+            raise SystemExit(COULD_NOT) from None
         if isinstance(error, OSError):
             _write_no_more()
         told = f"Kafka: {error.args[0].str()}" if isinstance(error, KafkaException) else str(error)
@@ -63,7 +72,19 @@ def _shown(main: Callable[..., Any] | typer.Typer) -> Callable[[], object]:
         for parameter in command.get_params(typer.Context(command)):
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""  # it takes no value, so help shows no type
+    setattr(shown, "invoke", partial(_invoke, shown.invoke))  # noqa: B010  # mypy forbids to replace a method
     return shown
+
+
+def _invoke(invoke: Callable[[typer.Context], object], context: typer.Context) -> object:
+    """Run a command; if the reader of its output has gone, it could not do its work: typer and rich give status 1."""
+    try:
+        return invoke(context)
+    except (BrokenPipeError, SystemExit) as error:
+        if not isinstance(error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError):
+            raise
+        _write_no_more()
+        raise typer.Exit(COULD_NOT) from None
 
 
 def _write_no_more() -> None:

@@ -286,8 +286,9 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     if group is not None and given:
         reason = f"{given[0]} cannot be used with --group: a member reads only some of the partitions"
         raise typer.BadParameter(f"{reason}. Stop all members, and use it once without --group")
-    if dry_run and json:
-        raise typer.BadParameter("--json cannot be used with --dry-run, whose decisions are text")
+    if dry_run and (json or decisions_from is not None):
+        said = "--json cannot be used with --dry-run, whose decisions are text"
+        raise typer.BadParameter(said if json else "--dry-run shows new decisions: leave out --decisions-from")
     if dry_run:
         show_preview(injection, settings, reset=reset)
         return
@@ -331,7 +332,7 @@ def tail(  # noqa: PLR0913  # each is an option of the command line
 
     Exit status: 0 done or interrupted, 2 error.
     """
-    from floodmark.producers.cli.settings import decoder_of, kafka_settings, registry_of
+    from floodmark.producers.cli.settings import decoder_of, kafka_settings
     from floodmark.producers.readers.tail import tail_lines
 
     if from_beginning + (offset is not None) + (last is not None) > 1:
@@ -339,7 +340,7 @@ def tail(  # noqa: PLR0913  # each is an option of the command line
     if last is not None:
         offset = -last
     settings = kafka_settings(bootstrap_servers, config)
-    decode = decoder_of(schema, registry_of(registry, config))
+    decode = decoder_of(schema, registry, config)
     with ended_by_signals(0):
         start = 0 if from_beginning else offset
         told = partial(typer.echo, err=True)

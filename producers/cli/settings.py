@@ -93,10 +93,13 @@ def _is_typed(registry: str | None) -> bool:
     return registry is not None and registry != os.environ.get(REGISTRY_VARIABLE)
 
 
-def decoder_of(schema: Path | None, registry: Registry | None) -> Callable[[bytes], Any] | None:
+def decoder_of(schema: Path | None, url: str | None, config: Path | None) -> Callable[[bytes], Any] | None:
     """Return the decoder of values with this schema or registry; ``None``: neither is given."""
+    if schema is not None and _is_typed(url):
+        raise UsageError(reason="--schema and --registry each say how to decode values: pass only one of them")
     if schema is not None:
         return AvroCodec(without_logical_types(text_file(schema))).decode
+    registry = registry_of(url, config)
     return None if registry is None else FramedValues(registry).decode
 
 

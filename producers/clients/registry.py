@@ -47,7 +47,8 @@ class Registry:
 
     def __init__(self, url: str, config: Mapping[str, Any] | None = None, *, identity: str | None = None) -> None:
         if not all(one.strip().startswith(("http://", "https://")) for one in url.split(",")):
-            raise UsageError(reason=f"schema registry {url!r}: expected a URL that begins with http:// or https://")
+            shown = url.rpartition("@")[2]  # without a password
+            raise UsageError(reason=f"schema registry {shown!r}: expected a URL that begins with http:// or https://")
         self.config: Final[dict[str, Any]] = {"timeout": 10, "max.retries": 2, **(config or {}), "url": url}
         self.url: Final = ",".join(map(_without_user, url.split(",")))
         self._identity: Final = identity or uuid.uuid4().hex  # for a function: no text of it is the same in each copy

@@ -38,17 +38,20 @@ class Endpoint:
     """
 
     def __init__(self, url: str, token: str | None) -> None:
+        shown = url.rpartition("@")[2]  # without a password
         try:
             parts = urlsplit(url)
             port = f":{parts.port}" if parts.port else ""
             (parts.hostname or "").encode("idna")
         except ValueError as error:
-            raise UsageError(reason=f"{url!r} is no URL of a server: {error}") from error
+            raise UsageError(reason=f"{shown!r} is no URL of a server: {error}") from error
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise UsageError(reason=f"{url!r} is no URL of a server: expected http://... or https://...")
+            raise UsageError(reason=f"{shown!r} is no URL of a server: expected http://... or https://...")
+        if "@" in parts.netloc:
+            raise UsageError(reason=f"the URL of {shown!r} has a user or a password before @: pass --token instead")
         if not (parts.path + parts.query).isascii():
             raise UsageError(
-                reason=f"{url!r} is no URL of a server: write its path and query in ASCII, as %C3%A4 for ä"
+                reason=f"{shown!r} is no URL of a server: write its path and query in ASCII, as %C3%A4 for ä"
             )
         self._url, self._token = url.rstrip("/"), token
         self._authorization()  # a reference that never works is refused at once

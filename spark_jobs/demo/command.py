@@ -13,7 +13,8 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
     days: Annotated[int, typer.Option(min=1, max=365, help="Number of days of 2013 to stream.")] = 365,
     gap: Annotated[float, typer.Option(min=1, help="Longest pause within a wave, in minutes.")] = 60,
     seconds: Annotated[
-        float | None, typer.Option(help="Seconds in which the sources write all days; default: 12 to 45, by --days.")
+        float | None,
+        typer.Option(min=1, help="Seconds in which the sources write all days; default: 12 to 45, by --days."),
     ] = None,
     crash: Annotated[bool, typer.Option("--crash", help="Kill each Spark job (SIGKILL) once and restart it.")] = False,
     table: Annotated[
@@ -45,7 +46,7 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
     except ImportError as error:
         extras = "demo,iceberg" if table else "demo"
         typer.echo(f"floodmark: {error.name} is not installed: pip install '.[{extras}]' in the checkout", err=True)
-        raise typer.Exit(2) from error
+        raise typer.Exit(COULD_NOT) from error
     duration = seconds or min(45.0, max(12.0, days / 4))
     options = run.Options(
         days, timedelta(minutes=gap), directory, bootstrap_servers, duration, crash, keep, timeout, table

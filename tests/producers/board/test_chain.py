@@ -61,6 +61,7 @@ def test_nothing_is_well_while_kafka_does_not_answer():
     unanswered = chain.fold.board(NOW, answered=False)
     assert [topic.verdict for topic in unanswered.topics()] == [None, Health.STALL]
     assert unanswered.exit_status == 1
+    assert [found.as_json()["answered"] for found in (unanswered, chain.fold.board(NOW))] == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -228,7 +228,7 @@ def test_it_follows_without_a_terminal_and_ends_at_a_signal(kafka, topic, number
 
 
 KEYS = {
-    "": {"format", "status", "now", "stages", "unread", "notes"},
+    "": {"format", "status", "now", "answered", "stages", "unread", "notes"},
     "stage": {"name", "inputs", "topics"},
     "topic": {
         *("topic", "state", "verdict", "watermark", "lags", "since", "since_exact", "held_by", "partitions", "whole"),

@@ -70,6 +70,8 @@ def test_the_clock_of_a_writer_that_is_ahead_is_said_to_be_ahead():
     found = fold.board(BEGIN + 20 * SECOND)
     assert "processing 23 h 59 min ahead" in printed(why_text(trace(found, "clicks"), NOW))
     assert "23 h 59 min ahead" in printed(board_table(found, 300))
+    unanswered = printed(board_table(replace(found, answered=False), 300)).splitlines()[0]
+    assert unanswered.endswith("Kafka does not answer: this was read last")
 
 
 def test_why_says_that_what_has_ended_has_ended_and_no_year():

@@ -284,6 +284,8 @@ def test_whether_deleted_records_were_read_is_unknown_without_an_offset(kafka, t
 
     status, deleted, shown = said("--group", given_)
     assert (status, deleted) == (0, False), shown
+    (found,) = json.loads(estimate(kafka, given_, "--group", given_, "--rate", "100", "--json")[1])["topics"]
+    assert (found["assumed"], found["unsure"]) == (1, False)
     assert "16 unread in 2 partitions, the largest 10" in shown
     assert "1 of them without an offset of the group: all of their records count as unread" in shown
     delete_before(kafka.config, given_, 3)

@@ -137,6 +137,7 @@ def test_the_shell_completes_commands_and_options(words, position, expected):
         (["--json-field", "at", "--late", "-3"], "the late tolerance is -3 s, expected 0 or more"),
         (["--json-field", "at", "--end"], "--end needs --until-end"),
         (["--json-field", "at", "--dry-run", "--json"], "--json cannot be used with --dry-run"),
+        (["--json-field", "at", "--dry-run", "--decisions-from", "other"], "leave out --decisions-from"),
         (["--json-field", "at", "--create", "--group", "g", "--align", "5"], "--align cannot be used with --group"),
         (["--json-field", "at", "--on-late", "keep"], "expected adjust or drop"),
         (["--changefeed", "cockroachdb", "--substream-by", "key"], "promises of its own"),

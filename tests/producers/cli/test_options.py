@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 from typing import get_args
 
@@ -15,7 +16,15 @@ import typer
 from floodmark.producers.cli import main
 from floodmark.producers.cli.command_line import BootstrapServers, ConfigFile, ended_by_signals
 from floodmark.producers.cli.inject import injection_line, reached
-from floodmark.producers.cli.settings import FieldOptions, input_format, judged_values, kafka_settings, settings_file
+from floodmark.producers.cli.settings import (
+    FieldOptions,
+    decoder_of,
+    input_format,
+    judged_values,
+    kafka_settings,
+    registry_of,
+    settings_file,
+)
 from floodmark.producers.clients.secrets import resolved
 from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.option_values import CHANGEFEEDS, Action, Unit
@@ -109,12 +118,21 @@ def test_all_that_the_help_offers_is_taken():
 def test_a_registry_of_the_environment_may_be_for_other_commands(monkeypatch):
     registry = FieldOptions(registry="http://localhost:1")
     of_json = registry._replace(json_field="at")
-    for judged in (lambda: input_format(None, of_json, log_time=False), lambda: judged_values(registry)):
+    for judged in (
+        lambda: input_format(None, of_json, log_time=False),
+        lambda: judged_values(registry),
+        lambda: decoder_of(Path("x.avsc"), registry.registry, None),
+    ):
         with pytest.raises(UsageError, match="--registry"):
             judged()
     monkeypatch.setenv("FLOODMARK_REGISTRY", "http://localhost:1")
     assert input_format(None, of_json, log_time=False).about == JsonField("at", "ms").about
     assert judged_values(registry) is None
+
+
+def test_an_address_that_is_refused_shows_no_password():
+    with pytest.raises(UsageError, match=r"schema registry 'h': expected a URL"):
+        registry_of("htp://me:hunter2@h", None)
 
 
 @pytest.mark.parametrize("bad", ["no equals sign", "="])
@@ -246,6 +264,37 @@ def test_a_reader_that_has_read_enough_ends_the_command_as_a_signal_does():
     )
     done = into_head(program)
     assert (done.stdout.splitlines()[-1], done.stderr) == ("3", "")
+
+
+@pytest.mark.parametrize("write", ["print(text)", "typer.echo(text)", "Console().print(text)", "show(text)"])
+def test_a_command_whose_answer_nobody_reads_has_the_status_of_an_error(write):
+    """Status 1 is for what a command finds."""
+    program = (
+        "import typer\n"
+        "from rich.console import Console\n"
+        "from floodmark.producers.cli.command_line import ended_by_signals, run_command\n"
+        "def show(text):\n"
+        "    with ended_by_signals(2): Console().print(text)\n"
+        "def answer():\n"
+        f"    for text in ['x' * 10_000] * 100: {write}\n"
+        "run_command(answer)"
+    )
+    done = into_head(program)
+    assert (done.stdout.splitlines()[-1], done.stderr) == ("2", "")
+
+
+def test_any_error_has_the_status_of_an_error_and_no_name_is_one(tmp_path):
+    program = (
+        "from floodmark.producers.cli.command_line import run_command\n"
+        "def fail():\n"
+        "    print('h\\xe4ufig')\n"
+        "    raise ZeroDivisionError\n"
+        "run_command(fail)"
+    )
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, env=ascii_only)
+    assert (done.returncode, done.stdout) == (2, b"h\\xe4ufig\n")
+    assert done.stderr.splitlines()[-1] == b"ZeroDivisionError"
 
 
 def test_a_closed_output_asks_a_command_to_stop_as_a_first_signal_does():

@@ -487,6 +487,10 @@ def test_an_answer_of_another_program_does_not_count_as_accepted(hook, body, air
         ({"--success": "out/{start[0]}"}, None, None, "expected only fields"),
         ({"--dagster": "http://h"}, "a", "{start:%H}", "the same name"),
         ({"--success": "out/%%s/{start:%Y-%m-%dT%H%%s}-{end:%-s}"}, None, None, "the time zone of this machine for %s"),
+        *(
+            ({"--http": url}, None, None, r"^(?!.*hunter2).*(pass --token instead|no URL of a server)")
+            for url in ("http://me:hunter2@h/x", "htps://me:hunter2@h", "me:hunter2@h/x", "http://me:hunter2@h:x")
+        ),
         ({"--http": "http://h:99999"}, None, None, "no URL of a server: Port out of range"),
         ({"--http": "http://[h"}, None, None, "no URL of a server: Invalid"),
         ({"--http": f"http://{'h' * 64}"}, None, None, "no URL of a server: .*label"),
