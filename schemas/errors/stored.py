@@ -34,12 +34,12 @@ class UnreadableValueError(CorruptRecordError):
 
 
 class UnreadableTopicError(CorruptRecordError):
-    """An input that has ended without one readable event time: its format or its time field is wrong."""
+    """No record that was read has a readable event time: the format or the time field is wrong."""
 
     template = (
-        "topic {topic!r}: none of its {count} data record(s) has a readable event time, so there is no result. The "
-        "first one is in partition {partition} at offset {offset}: {cause}. Check the format of the values, the name "
-        "of the time field and its unit."
+        "topic {topic!r}: none of its {count} data record(s) has a readable event time. The first one is in "
+        "partition {partition} at offset {offset}: {cause}. Check the format of the values, the name of the time field "
+        "and its unit."
     )
     topic: str
     count: int
