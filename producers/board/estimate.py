@@ -92,6 +92,7 @@ class TopicGap(NamedTuple):
     deleted: int = 0  # offsets that the job has not read, and that Kafka has deleted
     assumed: int = 0  # partitions of which nothing says how far the job has read: they are unread from their beginning
     unsure: bool = False  # whether Kafka has deleted records of these, which the job may not have read
+    hidden: str | None = None  # from where on an open transaction hides records, which are not counted
 
     @property
     def total(self) -> int:
@@ -145,9 +146,9 @@ class Estimate:
 
     @property
     def exit_status(self) -> int:
-        """0 it catches up, 1 never, 2 the rate is unknown, or whether records that Kafka has deleted were read."""
+        """0 it catches up, 1 never, 2 the rate is unknown, or what is hidden, or whether deleted records were read."""
         if self.seconds is not None:
-            return 2 if any(gap.unsure for gap in self.gaps) else 0
+            return 2 if any(gap.unsure or gap.hidden for gap in self.gaps) else 0
         if self.deleted or self.ended:
             return 1
         return 2 if self.read_rate is None else 1
@@ -164,6 +165,7 @@ class Estimate:
                 "unread": gap.total,
                 "partitions": list(gap.unread),
                 "assumed": gap.assumed,
+                "hidden": gap.hidden,
                 "deleted": gap.deleted,
                 "unsure": gap.unsure,
                 "arrival_rate": gap.arrival_rate,

@@ -143,6 +143,8 @@ def _gap_lines(gap: "TopicGap", *, by_group: bool) -> list[str]:
     if gap.assumed:
         why = "without an offset of the group" if by_group else "without a record from before"
         lines.append(f"{gap.assumed} of them {why}: all of their records count as unread")
+    if gap.hidden:
+        lines.append(f"an open transaction hides the records from {gap.hidden} on, which are not counted")
     if gap.unsure:
         lines.append(f"Kafka has deleted records of {gap.topic} there: check whether the job has read them")
     if gap.deleted:

@@ -86,6 +86,8 @@ def check(  # noqa: PLR0913  # each is an option of the command line
     Exit status: 0 no faults, 1 faults found, 2 error.
     """
     from floodmark.producers.cli.settings import FieldOptions, judged_values, kafka_settings
+    from floodmark.producers.clients.admin import hidden_records
+    from floodmark.producers.clients.clock import Clock
     from floodmark.producers.readers.check import checker_of, findings
     from rich.console import Console
 
@@ -111,14 +113,17 @@ def check(  # noqa: PLR0913  # each is an option of the command line
         finally:
             if not json:
                 _show(groups, found)
-        faults = found.total()
+        faults, hidden = found.total(), hidden_records(settings, topic, Clock().wall())
         if json:
             summary = {"topic": topic, "data": checker.records["data"], "marks": checker.records["marks"]}
             limits = {"lateness_judged": values is not None, "compacted": checker.compacted}
-            typer.echo(dumps({**summary, **limits, "faults": faults}))
+            unread = [str(place) for place in hidden.values()]
+            typer.echo(dumps({**summary, **limits, "hidden_from": unread, "faults": faults}))
     judged = "" if values else ", lateness not judged (no --json-field or --event-time)"
     counts = f"{checker.records['data']:,} data records, {checker.records['marks']:,} marks{judged}"
     typer.echo(f"{topic}: {counts}: {faults} fault(s)", err=True)
+    for place in hidden.values():
+        typer.echo(f"WARNING an open transaction hides the records from {place} on: they were not checked", err=True)
     raise typer.Exit(1 if faults else 0)
 
 

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, Resou
 from confluent_kafka.cimpl import NewTopic
 from floodmark.producers.clients.clock import Deadline
 from floodmark.producers.clients.consumers import EXISTING_TOPICS, reading_consumer
-from floodmark.schemas.classify import Partition
+from floodmark.schemas.classify import Partition, Place
 from floodmark.schemas.completeness.position import TopicIds, TopicUser
 from floodmark.schemas.errors import (
     BrokerUnavailableError,
@@ -33,6 +33,7 @@ from floodmark.schemas.errors import (
 )
 
 TIMEOUT: Final = 15.0  # seconds to wait for a broker's answer
+_LATELY: Final = 10_000  # milliseconds
 LONGEST_TRANSACTION: Final = 960.0  # seconds; a broker allows 900 by default, and looks for older ones every 10
 QUIET: Final = logging.getLogger("floodmark.kafka")
 QUIET.addHandler(logging.NullHandler())
@@ -290,6 +291,17 @@ def open_transactions(
     written = written or end_offsets(config, topic, IsolationLevel.READ_UNCOMMITTED)
     ends = end_offsets(config, topic)  # asked later: a transaction that has ended since then hides nothing
     return {number: ends[number] for number in partitions if ends[number] < written.get(number, 0)}
+
+
+def hidden_records(config: Config, topic: str, now: int, partitions: Iterable[int] | None = None) -> dict[int, Place]:
+    """Return from where on open transactions hide the records of partitions that lately had none that can be read.
+
+    ``now``: epoch milliseconds; in the last ten seconds, a transaction may be open that is soon over.
+    """
+    behind = open_transactions(config, topic, end_offsets(config, topic) if partitions is None else partitions)
+    visible = {(topic, number): (0, offset) for number, offset in behind.items()}
+    since = first_since(config, visible, now - _LATELY) if visible else {}
+    return {at: Place(topic, at, offset) for at, offset in behind.items() if since[topic, at] == offset}
 
 
 def await_transactions(config: Config, topic: str, reader: str, partitions: Collection[int] | None = None) -> None:

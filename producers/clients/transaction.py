@@ -37,6 +37,10 @@ def send(client: Producer, *record: Any, seconds: float = math.inf, **options: A
             return
 
 
+ANY_SIZE: Final = {"message.max.bytes": 1_000_000_000}
+"""The broker decides how large a record may be; the client's default is less than that of brokers."""
+
+
 def flush(client: Producer, seconds: float) -> int:
     """Wait for all delivery reports; return how many lack.  A client that breaks meanwhile raises its own error."""
     try:
@@ -68,7 +72,7 @@ class Transaction:
         self._servers, self._name, self._topic, self._kind = config.get("bootstrap.servers"), name, topic, kind
         self._refused = refused
         transactional_id = f"floodmark-{name}-{topic}" + ("" if shard is None else f"/{shard}")
-        settings = {**_CONNECTED, **config, **EXISTING_TOPICS, "transactional.id": transactional_id}
+        settings = {**_CONNECTED, **ANY_SIZE, **config, **EXISTING_TOPICS, "transactional.id": transactional_id}
         self.producer = Producer(settings, logger=client_log(__name__))
         self._open = False
         self._call(self.producer.init_transactions, _TIMEOUT)
@@ -116,11 +120,13 @@ class Transaction:
 
         ``check`` is called when Kafka has all records, and may raise: a topic that was created again only now has them.
         """
-        deadline = Deadline(_TIMEOUT)
-        if check is not None:
+        left, before = len(self.producer), math.inf
+        while 0 < left < before:  # on a slow link, the queue may take minutes
             self._call(flush, self.producer, _TIMEOUT)
+            left, before = len(self.producer), left
+        if check is not None:
             check()
-        self._call(self.producer.commit_transaction, max(1.0, deadline.left))
+        self._call(self.producer.commit_transaction, 1.0 if left else _TIMEOUT)
         self._open = False
 
     def abort(self) -> None:

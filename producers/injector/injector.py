@@ -15,7 +15,7 @@ from typing import Final
 from floodmark.producers.clients import admin
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.consumers import BATCH, Closing, Record
-from floodmark.producers.clients.transaction import Transaction
+from floodmark.producers.clients.transaction import ANY_SIZE, Transaction
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection, InjectorState
 from floodmark.producers.event_times.input_partition import Routing
 from floodmark.producers.injector.partitions import Decisions, InjectedPartition, InjectedPartitions, measured
@@ -40,7 +40,7 @@ from floodmark.producers.other_runs import Predecessors, last_marks
 from floodmark.producers.readers.alignment import Alignment, AlignmentReader, require_topic
 from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.schemas.classify import Place, mark_record
-from floodmark.schemas.errors import BrokerUnavailableError, InjectorError, MissingRightError
+from floodmark.schemas.errors import BrokerUnavailableError, InjectorError, MissingRightError, UnknownTopicError
 from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.records import FIRST_HEADER, Membership, Status, is_mark_key, membership_of
 from floodmark.schemas.timestamps import milliseconds
@@ -48,10 +48,11 @@ from floodmark.schemas.tracker import Hold
 
 _log = logging.getLogger(__name__)
 _LOOK_INTERVAL: Final = 10_000
+_HIDDEN: Final = "injector %s: an open transaction hides the records from %s on: they are not copied until it has ended"
 _OUTPUT: Final = {
     "linger.ms": 20,
     "queue.buffering.max.messages": 1_000_000,
-    "message.max.bytes": 1_000_000_000,  # the broker decides
+    **ANY_SIZE,
 }
 
 
@@ -141,6 +142,7 @@ class Injector(Closing):
         """The bytes of the largest value of this transaction, and where it is in the input."""
         self._committed_until: int | None = None
         """All input before this time is committed, epoch milliseconds; ``None``: not known."""
+        self._hidden_from: dict[int, Place] = {}
         self._next_commit, self._next_look = clock.steady(), clock.steady() + _LOOK_INTERVAL
         self._preview = self._unjudged()
 
@@ -272,15 +274,13 @@ class Injector(Closing):
         if not (unread or self.injection.allow_unreadable):
             self._partitions.require_time(self.first_trouble)
         if ends and (hidden := self._hidden()) is not None:
-            _log.warning("injector %s: %s: they are not copied until it has ended", self.injection.source, hidden)
+            _log.warning(_HIDDEN, self.injection.source, hidden)
 
-    def _hidden(self) -> str | None:
-        """Tell of the first partition of the input with an open transaction; ``None``: none has one."""
+    def _hidden(self) -> Place | None:
+        """Return the begin of an open transaction in the input; ``None``: there is none."""
         topic = self.injection.source_topic
         behind = admin.open_transactions(self._config, topic, self._partitions.used)
-        return next(
-            (f"an open transaction hides the records from {Place(topic, *at)} on" for at in behind.items()), None
-        )
+        return next((Place(topic, *at) for at in behind.items()), None)
 
     def step(self, progress: Callable[["Injector"], None] | None = None, timeout: float = 0.1) -> None:
         """Copy new records, after at most ``timeout`` seconds, and commit when due.
@@ -299,6 +299,7 @@ class Injector(Closing):
         if self._clock.steady() >= self._next_look:
             self._next_look = self._clock.steady() + _LOOK_INTERVAL
             self._grow()
+            self._warn_of_hidden()
         wait = max(0.0, min(timeout, (self._next_commit - self._clock.steady()) / 1_000))
         if not records:
             self._batch_unfinished = True
@@ -347,6 +348,14 @@ class Injector(Closing):
             if self._partition is None or not require_input(self.injection, self._config):
                 raise
             self._partitions.read_format = self.injection.fmt.about
+
+    def _warn_of_hidden(self) -> None:
+        """Warn once of each transaction that stops a partition of the input."""
+        told, topic = set(self._hidden_from.values()), self.injection.source_topic
+        with suppress(BrokerUnavailableError, UnknownTopicError):  # the next look tells
+            self._hidden_from = admin.hidden_records(self._config, topic, self._clock.wall(), self._partitions.used)
+        for place in set(self._hidden_from.values()) - told:
+            _log.warning(_HIDDEN, self.injection.source, place)
 
     def _warn_of_misfit(self) -> None:
         advice = self._partitions.fit.pop_advice()
@@ -438,7 +447,8 @@ class Injector(Closing):
         self.commit()
         if (hidden := self._hidden()) is not None:
             advice = "the source was not ended. Start again when the transaction has ended"
-            raise InjectorError(source=self.injection.source, reason=hidden, advice=advice)
+            reason = f"an open transaction hides the records from {hidden} on"
+            raise InjectorError(source=self.injection.source, reason=reason, advice=advice)
         self._end()
 
     def _end(self) -> None:

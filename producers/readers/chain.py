@@ -20,8 +20,8 @@ from floodmark.producers.clients.admin import (
     admin_client,
     described,
     first_since,
+    hidden_records,
     offset_bounds,
-    open_transactions,
 )
 from floodmark.producers.clients.clock import Clock, Deadline
 from floodmark.producers.clients.consumers import Closing
@@ -48,7 +48,6 @@ Bounds = Mapping[Partition, tuple[int, int]]
 _STARTS: Final = 8  # the most starts to look behind, the last ones
 _OLDEST: Final = 10 * 365 * 86_400_000  # milliseconds; an epoch before that is no time of a start
 _SILENT: Final = {Cause.SILENT, Cause.SILENT_HERE, Cause.SHARDS, Cause.HIDDEN}
-_LATELY: Final = 10_000  # milliseconds; a transaction that is open for less is soon over
 _FAR: Final = 20_000  # records of a partition to read at most, for the start of a stall or for the past
 
 
@@ -254,16 +253,11 @@ class ChainReader(Closing):
         for topic in sorted({row.topic for row in silent}):
             hidden: Mapping[int, int] = {}
             with suppress(BrokerUnavailableError, KafkaException, UnknownTopicError):
-                hidden = self._hidden(topic, {row.partition for row in silent if row.topic == topic}, board.now)
+                numbers = {row.partition for row in silent if row.topic == topic}
+                places = hidden_records(self._config, topic, board.now, numbers)
+                hidden = {number: place.offset for number, place in places.items()}
             self._fold.hide(topic, hidden)
         return bool(silent)
-
-    def _hidden(self, topic: str, partitions: Collection[int], now: int) -> dict[int, int]:
-        """Return where open transactions begin, in the partitions that lately had no record that can be read."""
-        behind = open_transactions(self._config, topic, partitions)
-        visible = {(topic, number): (0, offset) for number, offset in behind.items()}
-        since = first_since(self._config, visible, now - _LATELY)
-        return {number: offset for number, offset in behind.items() if since[topic, number] == offset}
 
     def points(self) -> dict[str, list[Point]]:
         """Return the watermark of each topic over the last minutes."""

@@ -14,6 +14,7 @@ from floodmark.producers.clients.admin import (
     answering,
     described,
     first_since,
+    hidden_records,
     offset_bounds,
     shared,
 )
@@ -77,7 +78,8 @@ class InputBacklog:
             unread = tuple(max(0, high - max(low, read.get(place, low))) for place, (low, high) in bounds.items())
             deleted = sum(max(0, low - read.get(place, low)) for place, (low, _) in bounds.items())
             unknown = [low for place, (low, high) in bounds.items() if high and place not in read]
-            found.append(TopicGap(topic, unread, rate, deleted, len(unknown), any(unknown)))
+            hidden = next(map(str, hidden_records(self._config, topic, now).values()), None)
+            found.append(TopicGap(topic, unread, rate, deleted, len(unknown), any(unknown), hidden))
         return tuple(found)
 
     def _require_same(self, topic: str, read: Mapping[Partition, int]) -> None:

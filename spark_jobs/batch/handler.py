@@ -206,7 +206,10 @@ class BatchHandler:
                 job, reason = self.identity.job, "its batch was cancelled"
                 self.failure = self.failure or JobFailedError(job=job, reason=reason)
                 _log.warning("job %s is stopped: %s. Start it again to continue", job, reason)
-            raise
+            if isinstance(error, Exception):
+                raise
+            # Such as SystemExit of a writer: Py4J would not answer, and the query would wait for ever.
+            raise JobFailedError(job=self.identity.job, reason=f"{type(error).__name__}: {error}") from None
 
     def _fail(self, error: BaseException) -> None:
         self.failure = self.failure or error

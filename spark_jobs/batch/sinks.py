@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from floodmark.producers.clients.admin import Config, answering, await_transactions, partition_count
 from floodmark.producers.clients.consumers import EXISTING_TOPICS, client_log
 from floodmark.producers.clients.partitioners import partitioner
-from floodmark.producers.clients.transaction import Transaction, flush, send
+from floodmark.producers.clients.transaction import ANY_SIZE, Transaction, flush, send
 from floodmark.producers.readers.replay import last_matching
 from floodmark.producers.strategies.basic import Explicit
 from floodmark.producers.strategies.numbering import Identity, MarkWriter
@@ -175,7 +175,8 @@ class _KafkaSink(Sink):
         """Return the next mark of each partition; none after the end of the job."""
         if self._ended:
             return []
-        partitions = self._partitions(self._topic)
+        # Not all brokers learn of new partitions at once: those with rows are some.
+        partitions = max(self._partitions(self._topic), 1 + max(rows or (), default=-1))
         if self._marks is None:
             self._marks = MarkWriter(replace(self._source, epoch=progress.epoch), partitions)
         self._marks.grow(partitions)
@@ -205,7 +206,8 @@ class AtLeastOnceSink(_KafkaSink):
 
     def __init__(self, config: Config, topic: str, source: Identity, options: Mapping[str, str]) -> None:
         super().__init__(config, topic, source)
-        self._producer = Producer({**config, **EXISTING_TOPICS, "enable.idempotence": True}, logger=_log)
+        settings = {**ANY_SIZE, **config, **EXISTING_TOPICS, "enable.idempotence": True}
+        self._producer = Producer(settings, logger=_log)
         self._options = options
 
     @override

@@ -30,7 +30,7 @@ gaps = st.lists(
         st.just("t"),
         st.lists(st.integers(0, 10**9), min_size=1, max_size=4).map(tuple),
         st.floats(0, 10**5),
-        *map(st.just, (0, 0, False)),  # else it makes them up
+        *map(st.just, (0, 0, False, None)),  # else it makes them up
     ),
     min_size=1,
     max_size=3,

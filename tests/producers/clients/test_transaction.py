@@ -1,6 +1,6 @@
 """Who is fenced learns just that, wherever in a transaction the word comes; who resumes waits for the others."""
 
-from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -45,7 +45,8 @@ def test_a_client_that_breaks_while_it_flushes_is_fenced_in_the_same_words(kafka
         )
 
     first.begin()
-    monkeypatch.setattr(first, "producer", SimpleNamespace(flush=breaks))
+    broken = MagicMock(flush=breaks, __len__=lambda _: 1)
+    monkeypatch.setattr(first, "producer", broken)
     with pytest.raises(FencedError, match="orders"):
         first.commit(lambda: None)
 

@@ -7,7 +7,7 @@ import struct
 import subprocess
 import sys
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from threading import Event, Thread, Timer
 
 import pytest
@@ -304,6 +304,13 @@ def test_until_end_stops_at_an_open_transaction_says_so_and_ends_no_source(kafka
         with pytest.raises(InjectorError, match=f"{hides}.*the source was not ended"):
             injector.end()
     assert not look(kafka, marked)[2].ended
+    caplog.clear()
+    clock = ManualClock(wall=datetime.now(UTC) + timedelta(hours=1))
+    with Injector(injection, kafka.config, clock=clock) as injector:
+        for _ in range(4):  # it looks every ten seconds, and tells once
+            clock.advance(timedelta(seconds=11))
+            injector.step()
+    assert [hides in message for message in caplog.messages] == [True]
     writer.commit_transaction(30)
     caplog.clear()
     with Injector(injection, kafka.config) as injector:
