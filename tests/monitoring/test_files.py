@@ -78,6 +78,16 @@ def test_rates_are_taken_of_counters_alone_and_of_all_of_them():
             assert f"({name} > 0 unless {name} offset 10m)" in expression
 
 
+def test_the_dashboard_leaves_triggers_out_where_the_alerts_do():
+    watched = r'\b(floodmark_\w+)\{kind!="trigger"'
+    apart = set().union(*(re.findall(watched, rule["expr"]) for rule in rules()))
+    assert apart
+    panels = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    for expression in panels:
+        if names(expression) & apart:
+            assert set(re.findall(watched, expression)) == names(expression) & apart, expression
+
+
 def test_no_panel_hides_a_watermark_that_is_ahead_of_the_clock():
     lags = [panel for panel in DASHBOARD["panels"] if "lag" in panel["title"]]
     assert len(lags) == 2
