@@ -1,6 +1,7 @@
 """The dashboard, the alerts and the compose file: what they name is there, and Prometheus' own tools accept them."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -190,6 +191,30 @@ def test_what_is_mounted_is_there_and_read_only():
 def test_the_compose_file_keeps_the_schema():
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
     subprocess.run([*command, DOCKER / "compose.yaml"], check=True)
+
+
+@pytest.mark.parametrize("variables", [{}, {"KAFKA_LOG_DIRS": "/var/lib/kafka/other"}])
+def test_the_second_start_of_a_kafka_container_formats_nothing(tmp_path, variables):
+    script = (DOCKER / "kafka" / "start.sh").read_text(encoding="utf-8")
+    for folder in ("/opt/kafka", "/var/lib/kafka"):
+        (tmp_path / folder[1:]).mkdir(parents=True)
+        script = script.replace(folder, f"{tmp_path}{folder}")
+    java = tmp_path / "java"
+    java.write_text(
+        """#!/bin/sh
+        folder=$(sed -n 's/^log.dirs=//p' "${0%/*}/opt/kafka/server.properties")
+        [ "$4" != format ] || { mkdir "${folder:-/proc/none}" && echo formats && : > "$folder/meta.properties"; }
+        """,
+        encoding="utf-8",
+    )
+    java.chmod(0o755)
+    variables = {name: f"{tmp_path}{value}" for name, value in variables.items()}
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    starts = [
+        subprocess.run(["sh", "-c", script], env=path | variables, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert starts == ["formats\n", ""]
 
 
 @pytest.mark.parametrize("service", COMPOSE)
