@@ -25,3 +25,6 @@ def test_each_resource_keeps_its_schema_and_each_pod_runs_without_rights():
         (container,) = pod["containers"]
         assert container["securityContext"]["readOnlyRootFilesystem"]
         assert container["image"].endswith(f":{__version__}")
+        if probe := container.get("livenessProbe"):
+            assert container["startupProbe"]["exec"] == probe["exec"], "the first reading may take minutes"
+            assert container["startupProbe"]["failureThreshold"] >= 30
