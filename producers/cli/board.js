@@ -33,6 +33,8 @@ let last = 0;
 let sorted = { by: null, down: false };
 let chosen = null, clicked = false;
 let view = null;
+let changed = 0;  // when `view` last came with another time, by the clock of `performance`
+let failure = null;
 
 const byId = (id) => document.getElementById(id);
 
@@ -83,10 +85,14 @@ function kindOf(verdict) {
 }
 
 function showHead() {
-  byId("status").textContent = view.answered ? WORDS[view.status] : "Kafka does not answer: this is what was seen last";
-  byId("status").className = view.answered ? view.status : "stuck";
+  const age = performance.now() - changed;
+  const old = age > Math.max(10 * SECOND, 3 * view.interval) && `not updated for ${span(age - age % (10 * SECOND))}`;
+  const trouble = failure || old || !view.answered && "Kafka does not answer";
+  const text = trouble ? `${trouble}: this is what was seen last` : WORDS[view.status];
+  byId("status").textContent = text;
+  byId("status").className = trouble ? "stuck" : view.status;
   byId("clock").textContent = moment(view.now);
-  document.title = `Floodmark: ${WORDS[view.status]}`;
+  document.title = `Floodmark: ${text}`;
 }
 
 function showPath() {
@@ -251,17 +257,19 @@ function keep(next) {
 
 async function look() {
   try {
-    const answer = await fetch(`board.json?after=${last}`);
+    const answer = await fetch(`board.json?after=${last}`, { signal: AbortSignal.timeout(5 * SECOND) });
     const next = await answer.json();
+    failure = null;
     if (next.now !== undefined) {
+      if (next.now !== view?.now) changed = performance.now();
       view = next;
       keep(next);
       show();
     }
   } catch (error) {
-    byId("status").textContent = "the board has ended: this is what was seen last";
-    byId("status").className = "stuck";
+    failure = error.name === "TimeoutError" ? "the board does not answer" : "the board has ended";
   }
+  if (view) showHead();
   setTimeout(look, 1000);
 }
 

@@ -94,9 +94,13 @@ def _path(board: Board, topic: str) -> dict[str, Any]:
 
 
 class BoardPage(Closing):
-    """Serve a page that shows a board; `show` gives it a new one.  `UsageError` if the port is taken."""
+    """Serve a page that shows a board; `show` gives it a new one.  `UsageError` if the port is taken.
 
-    def __init__(self, port: int) -> None:
+    ``interval``: the seconds between two boards; the page says so when none has come for much longer.
+    """
+
+    def __init__(self, port: int, interval: float) -> None:
+        self._interval = interval
         self._points: Mapping[str, Sequence[Point]] = {}
         self._view: dict[str, Any] = {}
         self._lock = threading.Lock()
@@ -111,7 +115,7 @@ class BoardPage(Closing):
 
     def show(self, board: Board, points: Mapping[str, Sequence[Point]]) -> None:
         """Show this board, and these points of each topic's line, from now on."""
-        view = page_view(board)
+        view = {**page_view(board), "interval": self._interval * 1_000}
         with self._lock:
             self._view, self._points = view, points
 
@@ -184,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def serve(reader: ChainReader, interval: float, port: int) -> None:
     """Serve the board as a web page, updated every ``interval`` seconds."""
-    with BoardPage(port) as page:
+    with BoardPage(port, interval) as page:
         typer.echo(f"floodmark: the board is at {page.url}; Ctrl-C ends it", err=True)
         while True:
             page.show(reader.board(), reader.points())

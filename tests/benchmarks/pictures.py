@@ -52,7 +52,7 @@ def main():
             time.sleep(given.seconds / 3)
             with (
                 ChainReader(kafka.config, ["means"], past=timedelta(minutes=15)) as reader,
-                BoardPage(0) as page,
+                BoardPage(0, interval=1) as page,
             ):
                 board = reader.board()
                 page.show(board, reader.points())

@@ -5,10 +5,12 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -85,17 +87,24 @@ def test_a_page_of_a_thousand_sources_names_the_worst_and_stays_small():
     assert len(json.dumps(shown)) < 20_000
 
 
+def board_and_points():
+    found = fold()
+    return found.board(now=3_000), found.timeline.points(now=3_000)
+
+
 @pytest.fixture
 def page():
-    with BoardPage(0) as served:
-        found = fold()
-        served.show(found.board(now=3_000), found.timeline.points(now=3_000))
+    with BoardPage(0, interval=1) as served:
+        served.show(*board_and_points())
         yield served
 
 
+def port_of(page):
+    return int(page.url.rstrip("/").rpartition(":")[2])
+
+
 def ask(page, path, method="GET", **headers):
-    port = int(page.url.rstrip("/").rpartition(":")[2])
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port_of(page), timeout=10)
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
     body = answer.read()
@@ -141,7 +150,7 @@ def test_nothing_can_be_written(page, method):
 
 def test_a_port_that_is_taken_is_an_error(page):
     with pytest.raises(UsageError, match="choose another"):
-        BoardPage(int(page.url.rstrip("/").rpartition(":")[2]))
+        BoardPage(port_of(page), interval=1)
 
 
 @pytest.mark.parametrize(
@@ -169,6 +178,35 @@ def browser(size):
         yield driver
     finally:
         driver.quit()
+
+
+@needs_browser
+def test_the_page_says_that_what_it_shows_is_old():
+    board, points = board_and_points()
+    with browser(DESK) as driver:
+
+        def says(text):
+            script = "return [document.getElementById('status').textContent, document.title]"
+
+            def shown():
+                status, title = driver.execute_script(script)
+                return re.match(text, status) and title == f"Floodmark: {status}"
+
+            return shown
+
+        last = "this is what was seen last"
+        with BoardPage(0, interval=5) as page:
+            page.show(board, points)
+            driver.get(page.url)
+            until(says("all is well"), "the board")
+            later = "const now = performance.now.bind(performance); performance.now = () => now() + arguments[0]"
+            driver.execute_script(later, 60_000)
+            until(says(f"not updated for 1 min.*: {last}"), "that it is old")
+            page.show(replace(board, now=board.now + 1), points)
+            until(says("all is well"), "a new board")
+        until(says(f"the board has ended: {last}"), "the end")
+        with socket.create_server(("127.0.0.1", port_of(page))):
+            until(says(f"the board does not answer: {last}"), "that it does not answer")
 
 
 @contextmanager
