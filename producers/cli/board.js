@@ -6,7 +6,7 @@ const COLORS = 6;
 const COLUMNS = [
   ["stage"], ["topic"], ["input", moment], ["batch", moment], ["watermark", moment],
   ["wall", wall], ["processing", wall], ["local", span], ["global", span],
-  ["state"], ["verdict"], ["held by"], ["since", (since, view) => since === null ? "-" : span(view.now - since)],
+  ["state"], ["verdict"], ["held by"], ["since", heldFor],
 ];
 const NUMBERS = new Set(["wall", "processing", "local", "global", "since"]);
 const TITLES = { wall: "wall lag", since: "for" };
@@ -65,6 +65,10 @@ function span(milliseconds) {
 
 function wall(lag) {
   return lag !== null && lag < 0 ? span(-lag) + " ahead" : span(lag);
+}
+
+function heldFor(since, { exact }) {
+  return since === null ? "-" : (exact ? "" : "over ") + span(Math.max(0, view.now - since));
 }
 
 function twoUnits(seconds, large, largeName, small, smallName) {
@@ -137,7 +141,7 @@ function showTable() {
     row.addEventListener("keydown", (event) => { if (event.key === "Enter") choose(topic.topic); });
     for (const [name, shown] of COLUMNS) {
       const value = topic[name];
-      const text = name === "verdict" ? value ?? "?" : shown ? shown(value, view) : value;
+      const text = name === "verdict" ? value ?? "?" : shown ? shown(value, topic) : value;
       const kind = name === "verdict" ? kindOf(value) : NUMBERS.has(name) ? "number" : name === "held by" ? "long" : "";
       const cell = element("td", text, kind);
       cell.dataset.name = TITLES[name] ?? name;

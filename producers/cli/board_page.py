@@ -67,6 +67,7 @@ def _topic(board: Board, stage: Stage, topic: TopicView) -> dict[str, Any]:
         "global": topic.lags.root,
         "held by": held_by(board, topic),
         "since": topic.since,
+        "exact": topic.since_exact,
     }
 
 

@@ -181,6 +181,24 @@ def browser(size):
 
 
 @needs_browser
+def test_the_page_says_for_how_long_as_the_terminal_does():
+    board, points = board_and_points()
+    (stage,) = board.stages
+    (clicks,) = stage.topics
+
+    def held(since, *, exact):
+        topic = replace(clicks, since=since, since_exact=exact)
+        return replace(board, now=board.now + 1, stages=(replace(stage, topics=(topic,)),))
+
+    with BoardPage(0, interval=1) as page, browser(DESK) as driver:
+        script = "return document.querySelector('[data-name=for]')?.textContent"
+        for since, exact, text in ((1_001, True, "2.0 s"), (1_001, False, "over 2.0 s"), (9_000, True, "0.0 s")):
+            page.show(held(since, exact=exact), points)
+            driver.get(page.url)
+            until(lambda text=text: driver.execute_script(script) == text, text)
+
+
+@needs_browser
 def test_the_page_says_that_what_it_shows_is_old():
     board, points = board_and_points()
     with browser(DESK) as driver:
