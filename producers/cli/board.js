@@ -118,37 +118,50 @@ function choose(topic) {
   show();
 }
 
+function headOf([name]) {
+  const head = element("th", undefined, NUMBERS.has(name) ? "number" : "");
+  head.title = HINTS[name] ?? "";
+  const button = element("button", TITLES[name] ?? name);
+  button.addEventListener("click", () => {
+    sorted = { by: name, down: sorted.by === name && !sorted.down };
+    if (view) show();
+  });
+  head.append(button);
+  return head;
+}
+
+function newRow() {
+  const row = element("tr");
+  row.tabIndex = 0;
+  row.addEventListener("click", () => choose(row.dataset.topic));
+  row.addEventListener("keydown", (event) => { if (event.key === "Enter") choose(row.dataset.topic); });
+  for (const [name] of COLUMNS) row.insertCell().dataset.name = TITLES[name] ?? name;
+  return row;
+}
+
+// The rows stay and their texts change: a row that is made anew loses the focus, and a click that has begun.
 function showTable() {
-  byId("heads").replaceChildren(...COLUMNS.map(([name]) => {
-    const head = element("th", undefined, NUMBERS.has(name) ? "number" : "");
-    if (sorted.by === name) head.setAttribute("aria-sort", sorted.down ? "descending" : "ascending");
-    head.title = HINTS[name] ?? "";
-    const button = element("button", TITLES[name] ?? name);
-    button.addEventListener("click", () => {
-      sorted = { by: name, down: sorted.by === name && !sorted.down };
-      show();
-    });
-    head.append(button);
-    return head;
-  }));
-  const rows = [...view.topics];
-  if (sorted.by) rows.sort((a, b) => compare(a[sorted.by], b[sorted.by]) * (sorted.down ? -1 : 1));
-  byId("topics").replaceChildren(...rows.map((topic) => {
-    const row = element("tr");
-    row.tabIndex = 0;
+  COLUMNS.forEach(([name], n) => {
+    const order = sorted.by !== name ? "none" : sorted.down ? "descending" : "ascending";
+    byId("heads").cells[n].setAttribute("aria-sort", order);
+  });
+  const topics = [...view.topics];
+  if (sorted.by) topics.sort((a, b) => compare(a[sorted.by], b[sorted.by]) * (sorted.down ? -1 : 1));
+  const body = byId("topics");
+  while (body.rows.length > topics.length) body.deleteRow(-1);
+  while (body.rows.length < topics.length) body.append(newRow());
+  topics.forEach((topic, at) => {
+    const row = body.rows[at];
+    row.dataset.topic = topic.topic;
     row.setAttribute("aria-selected", String(topic.topic === chosen));
-    row.addEventListener("click", () => choose(topic.topic));
-    row.addEventListener("keydown", (event) => { if (event.key === "Enter") choose(topic.topic); });
-    for (const [name, shown] of COLUMNS) {
+    COLUMNS.forEach(([name, shown], n) => {
       const value = topic[name];
       const text = name === "verdict" ? value ?? "?" : shown ? shown(value, topic) : value;
       const kind = name === "verdict" ? kindOf(value) : NUMBERS.has(name) ? "number" : name === "held by" ? "long" : "";
-      const cell = element("td", text, kind);
-      cell.dataset.name = TITLES[name] ?? name;
-      row.append(cell);
-    }
-    return row;
-  }));
+      row.cells[n].textContent = text;
+      row.cells[n].className = kind;
+    });
+  });
 }
 
 function compare(a, b) {
@@ -277,5 +290,6 @@ async function look() {
   setTimeout(look, 1000);
 }
 
+byId("heads").append(...COLUMNS.map(headOf));
 addEventListener("resize", () => { if (view) show(); });
 look();

@@ -227,6 +227,34 @@ def test_the_page_says_that_what_it_shows_is_old():
             until(says(f"the board does not answer: {last}"), "that it does not answer")
 
 
+@needs_browser
+def test_a_click_and_the_focus_outlast_an_update():
+    from selenium.webdriver.common.action_chains import ActionChains  # noqa: PLC0415  # as in `browser`
+
+    found = Fold(["clicks", "views"])
+    for topic in found.topics:
+        found.take(Mark(topic, 0, 0, 0, mark("web", 0)))
+    with BoardPage(0, interval=1) as page, browser(DESK) as driver:
+
+        def update(now):
+            page.show(found.board(now), found.timeline.points(now))
+            until(lambda: driver.execute_script("return view?.now") == now, "the update")
+
+        driver.get(page.url)
+        update(3_000)
+        chosen = driver.execute_script("return chosen")
+        (other,) = found.topics - {chosen}
+        row = driver.execute_script("return document.querySelector('tr[aria-selected=false]')")
+        ActionChains(driver).click_and_hold(row).perform()
+        update(4_000)
+        ActionChains(driver).release().perform()
+        assert driver.execute_script("return chosen") == other
+        for focused in ("th button", "tbody tr"):
+            driver.execute_script("document.querySelector(arguments[0]).focus()", focused)
+            update(driver.execute_script("return view.now") + 1)
+            assert driver.execute_script("return document.activeElement.matches(arguments[0])", focused)
+
+
 @contextmanager
 def served(kafka, topic):
     line = [*COMMAND, "board", topic, "--serve", "--port", "0", "--interval", "0.2"]
