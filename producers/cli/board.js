@@ -29,7 +29,7 @@ const ROUND = [
 const WORDS = { ok: "all is well", stuck: "stuck or failing", unknown: "unknown" };
 
 const lines = new Map();
-let last = 0;
+let run = null, last = 0;
 let sorted = { by: null, down: false };
 let chosen = null, clicked = false;
 let view = null;
@@ -258,10 +258,13 @@ function show() {
 }
 
 function keep(next) {
-  if (next.last < last) {  // the command was started again: ask for all of its points
+  if (next.run !== run) {
+    run = next.run;
     lines.clear();
-    last = 0;
-    return;
+    if (last) {  // the command was started again: ask for all of its points
+      last = 0;
+      return;
+    }
   }
   for (const [topic, points] of Object.entries(next.lines)) {
     // A writer's clock that is behind replaces the points of one that is ahead.

@@ -9,6 +9,7 @@ from importlib.resources import files
 from json import dumps
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
+from uuid import uuid4
 
 import typer
 from floodmark.producers.board.fold import Point
@@ -101,7 +102,7 @@ class BoardPage(Closing):
     """
 
     def __init__(self, port: int, interval: float) -> None:
-        self._interval = interval
+        self._same = {"run": uuid4().hex, "interval": interval * 1_000}
         self._points: Mapping[str, Sequence[Point]] = {}
         self._view: dict[str, Any] = {}
         self._lock = threading.Lock()
@@ -116,7 +117,7 @@ class BoardPage(Closing):
 
     def show(self, board: Board, points: Mapping[str, Sequence[Point]]) -> None:
         """Show this board, and these points of each topic's line, from now on."""
-        view = {**page_view(board), "interval": self._interval * 1_000}
+        view = {**page_view(board), **self._same}
         with self._lock:
             self._view, self._points = view, points
 

@@ -228,6 +228,23 @@ def test_the_page_says_that_what_it_shows_is_old():
 
 
 @needs_browser
+def test_the_page_draws_all_points_of_a_command_that_was_started_again():
+    with browser(DESK) as driver:
+
+        def points():
+            return driver.execute_script("return lines.get('clicks')")
+
+        with BoardPage(0, interval=1) as page:
+            page.show(*board_and_points())
+            driver.get(page.url)
+            until(lambda: points() == [[0, 0], [1_000, 1], [2_000, 2]], "the points")
+        with BoardPage(port_of(page), interval=1) as page:
+            found = fold(until_=5)
+            page.show(found.board(now=5_000), {"clicks": found.timeline.points(now=5_000)["clicks"][1:]})
+            until(lambda: points() == [[at * 1_000, at] for at in range(1, 5)], "all points, and no other")
+
+
+@needs_browser
 def test_a_click_and_the_focus_outlast_an_update():
     from selenium.webdriver.common.action_chains import ActionChains  # noqa: PLC0415  # as in `browser`
 
