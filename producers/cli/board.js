@@ -88,14 +88,18 @@ function kindOf(verdict) {
   return verdict === "OK" ? "ok" : "stuck";
 }
 
-function showHead() {
+function troubleOf({ interval, answered }) {
   const age = performance.now() - changed;
-  const old = age > Math.max(10 * SECOND, 3 * view.interval) && `not updated for ${span(age - age % (10 * SECOND))}`;
-  const trouble = failure || old || !view.answered && "Kafka does not answer";
-  const text = trouble ? `${trouble}: this is what was seen last` : WORDS[view.status];
+  if (age > Math.max(10 * SECOND, 3 * interval)) return `not updated for ${span(age - age % (10 * SECOND))}`;
+  return answered ? null : "Kafka does not answer";
+}
+
+function showHead() {
+  const trouble = failure ?? (view && troubleOf(view));
+  const text = trouble ? `${trouble}: this is what was seen last` : view ? WORDS[view.status] : "reading";
   byId("status").textContent = text;
-  byId("status").className = trouble ? "stuck" : view.status;
-  byId("clock").textContent = moment(view.now);
+  byId("status").className = trouble ? "stuck" : view?.status ?? "";
+  byId("clock").textContent = view ? moment(view.now) : "";
   document.title = `Floodmark: ${text}`;
 }
 
@@ -289,7 +293,7 @@ async function look() {
   } catch (error) {
     failure = error.name === "TimeoutError" ? "the board does not answer" : "the board has ended";
   }
-  if (view) showHead();
+  showHead();
   setTimeout(look, 1000);
 }
 

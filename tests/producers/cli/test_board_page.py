@@ -214,8 +214,11 @@ def test_the_page_says_that_what_it_shows_is_old():
 
         last = "this is what was seen last"
         with BoardPage(0, interval=5) as page:
-            page.show(board, points)
             driver.get(page.url)
+            until(says("reading"), "the first reading")
+        until(says(f"the board has ended: {last}"), "the end of the first reading")
+        with BoardPage(port_of(page), interval=5) as page:
+            page.show(board, points)
             until(says("all is well"), "the board")
             later = "const now = performance.now.bind(performance); performance.now = () => now() + arguments[0]"
             driver.execute_script(later, 60_000)
