@@ -18,15 +18,18 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     BooleanType,
+    ByteType,
     DataType,
     DateType,
     DecimalType,
     FractionalType,
+    IntegerType,
     IntegralType,
     LongType,
     MapType,
     NullType,
     NumericType,
+    ShortType,
     StringType,
     StructField,
     StructType,
@@ -191,6 +194,13 @@ class _Json(Format):
         return F.unix_millis(column) if self._unit == "ms" else F.unix_micros(column)
 
 
+_DIGITS: Final[Mapping[DataType, tuple[int, int]]] = {
+    ByteType(): (2, 3),
+    ShortType(): (4, 5),
+    IntegerType(): (9, 10),
+    LongType(): (38, 19),  # wider decimals are read: their values are rarely as large
+}
+"""Of integers: how many digits any number may have, and the largest has."""
 _DATED: Final = (DateType, TimestampType, TimestampNTZType, StringType)
 _READ: Final[tuple[tuple[type[DataType], tuple[type[DataType], ...]], ...]] = (
     (IntegralType, (IntegralType,)),
@@ -212,6 +222,8 @@ def _reads(wanted: DataType, found: DataType, unit: Unit | None) -> bool:
 
     >>> _reads(LongType(), DecimalType(9, 0), None), _reads(LongType(), TimestampType(), None)
     (True, False)
+    >>> _reads(LongType(), IntegerType(), None), _reads(IntegerType(), LongType(), None)
+    (True, False)
     """
     if isinstance(found, NullType | VariantType):
         return True
@@ -222,11 +234,18 @@ def _reads(wanted: DataType, found: DataType, unit: Unit | None) -> bool:
         return _reads(wanted.elementType, found.elementType, unit)
     if isinstance(wanted, MapType) and isinstance(found, MapType):
         return _reads(wanted.valueType, found.valueType, unit)
+    fits = wanted == found or _digits(wanted)[0] >= _digits(found)[1]
     if isinstance(wanted, TimestampType) and unit is not None:
         return isinstance(found, TimestampType)
     if isinstance(found, DecimalType) and found.scale == 0:
         found = LongType()
-    return next((isinstance(found, kinds) for kind, kinds in _READ if isinstance(wanted, kind)), True)
+    return fits and next((isinstance(found, kinds) for kind, kinds in _READ if isinstance(wanted, kind)), True)
+
+
+def _digits(kind: DataType) -> tuple[int, int]:
+    """Return how many digits before the point a type always holds, and may need."""
+    digits = kind.precision - kind.scale if isinstance(kind, DecimalType) else 0
+    return (digits, digits) if digits else _DIGITS.get(kind, (38, 0))
 
 
 def _with_text(schema: StructType) -> StructType:

@@ -181,9 +181,11 @@ def test_what_is_written_in_a_unit_is_read_in_it(spark, unit, at):
 
 def test_a_column_is_refused_exactly_if_its_json_cannot_be_read_back(spark):
     samples = {
-        "INT": "5",
+        "SMALLINT": "32767",
+        "INT": "2147483647",
+        "BIGINT": "5000000000",
         "DOUBLE": "5.5D",
-        "DECIMAL(9,0)": "5",
+        "DECIMAL(9,0)": "999999999",
         "BOOLEAN": "true",
         "STRING": "'2026-01-01'",
         "BINARY": "'abcd'",
