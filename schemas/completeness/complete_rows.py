@@ -186,7 +186,7 @@ class Reader:
         """For `arrived`, by partition: the offsets that count as stored, and those after the last call."""
         self._judged, self._polled = resumed.judged, resumed.polled
         self._warned: set[str] = set()
-        self._judged_at_end = False
+        self._judged_at_end = self._all_ended = self._told_of_end = False
         self._ends: dict[Partition, int] = {}  # the end of each partition when it was last read up to there
 
     def begin_at(self, begins: Mapping[Partition, int]) -> None:
@@ -221,8 +221,13 @@ class Reader:
                     reader="the consumer", records="at least 1", places=str(record.place), advice=_UNREAD
                 )
             said = self._take_data(record, again=again)
+            if self._all_ended and not (again or self._told_of_end):
+                self._told_of_end = True
+                rest = "all sources have ended, and rows follow: the end is not reached while more come"
+                said = f"{record.place}: {rest}. Find the program that writes them"
         else:
-            self.tracker.advance(to_end=lambda: False)
+            self._all_ended = False
+            self.tracker.advance(to_end=self._note_end)
             if isinstance(record, Mark) and not again and record.topic not in self.uncounted:
                 said = self._count_lost(record)
         if isinstance(record, Unreadable) and not again:
@@ -233,6 +238,11 @@ class Reader:
             self._finish_rereading(place)
         self._now = None
         return said
+
+    def _note_end(self) -> bool:
+        """Note that all sources have ended; more records may follow."""
+        self._all_ended = True
+        return False
 
     def take_ends(self, ends: Iterable[tuple[Partition, int]]) -> None:
         """Note where fully read partitions end; `DeletedRecordsError` if one ends below the offset it was read to."""

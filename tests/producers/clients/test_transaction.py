@@ -8,7 +8,7 @@ from floodmark.producers.clients import admin
 from floodmark.producers.clients.transaction import Transaction
 from floodmark.schemas.errors import FencedError, OpenTransactionError, UnknownTopicError
 from support.harness import delete_topic, until
-from support.injection import open_transaction
+from support.injection import open_transaction, written_ends
 
 
 @pytest.mark.parametrize("moment", ["begin", "produce", "commit"])
@@ -49,6 +49,15 @@ def test_a_client_that_breaks_while_it_flushes_is_fenced_in_the_same_words(kafka
     monkeypatch.setattr(first, "producer", broken)
     with pytest.raises(FencedError, match="orders"):
         first.commit(lambda: None)
+
+
+def test_a_record_that_the_broker_takes_is_not_too_large_for_the_client(kafka, topic):
+    name = topic(1)
+    writer = Transaction(kafka.config, "orders", name)
+    writer.begin()
+    writer.produce(name, 0, None, b"x" * 1_020_000)
+    writer.commit()
+    assert written_ends(kafka, name) == {0: 2}, "the record, and the end of the transaction"
 
 
 @pytest.mark.parametrize("served", [True, False], ids=["told by poll", "told by produce"])

@@ -247,6 +247,19 @@ def test_a_topic_read_whole_wrong_is_no_quiet_success(kafka, topic, caplog):
 
 
 @pytest.mark.kafka
+def test_rows_that_follow_the_end_of_all_sources_are_told_once(kafka, topic, caplog):
+    target, plain = topic(2), Producer(kafka.config)
+    with WatermarkedProducer(kafka.config, topic=target, source="web", strategy=explicit()) as source:
+        source.end()
+    with WatermarkedConsumer(kafka.config, [target], event_time) as consumer:
+        for number in range(3):
+            plain.produce(target, events.encode({"user": "u", "at": number}), partition=number % 2)
+        plain.flush(30)
+        until(lambda: list(consumer.rows()) or consumer.counts["data"] == 3, "the rows")
+    told = [message for message in caplog.messages if "all sources have ended, and rows follow" in message]
+    assert len(told) == 1
+
+
 @pytest.mark.parametrize("rows", [0, 1])
 def test_a_topic_without_marks_is_told_once(kafka, topic, caplog, rows):
     target = topic(2)

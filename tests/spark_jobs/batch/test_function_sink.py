@@ -1,5 +1,6 @@
 """Whatever a user's writer does with its batch, marks and counts are taken once and whole."""
 
+import sys
 from collections import Counter
 from threading import Event
 
@@ -157,6 +158,16 @@ def test_a_batch_that_stops_its_own_job_is_committed(spark, kafka, stream, check
     assert [job.lastProgress.batch_id for job in jobs] == [0, 1]
     assert [batch_id for batch_id, _, _ in written] == sorted(batch_id for batch_id, _, _ in written)
     assert len(written) == sum(job.lastProgress.rows for job in jobs)
+
+
+def test_a_writer_that_ends_the_program_fails_the_job_as_any_error_does(spark, kafka, stream, checkpoint):
+    """Py4J does not answer if a callback raises what is no ``Exception``: the query would wait for ever."""
+    rows = read_events(spark, kafka.bootstrap_servers, stream)
+    job = write(rows, writer=lambda *_: sys.exit("bye"), job="exits", checkpoint_location=checkpoint)
+    with pytest.raises(JobFailedError, match="SystemExit: bye"):
+        job.awaitTermination(_LIMIT)
+    until(lambda: not job.isActive, "the end of the query")
+    job.stop()
 
 
 def test_tasks_that_ran_twice_are_counted_once(spark, kafka, stream, checkpoint, monkeypatch):
