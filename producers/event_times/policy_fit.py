@@ -122,7 +122,7 @@ class PolicyFit:
             far = max(far for delay, far in self._distances if delay <= most)
             own = far if 2 * far < most else None
         also = "" if own is None else f" --out-of-order {ceil(own / 1000)}"
-        return f"{late} --late {ceil(most / 1000)}{also} keeps the times of 99 %"
+        return f"{late} --late {ceil(most / 1000)}{also} keeps the times of 99 % of these"
 
     def pop_advice(self) -> str | None:
         """Return the advice for the user, once; ``None``: no advice."""

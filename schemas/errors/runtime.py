@@ -26,9 +26,9 @@ class EventTimeUnitError(ResultError):
     """An input whose event times are all in January 1970, and its watermark is not: they are read in a wrong unit."""
 
     template = (
-        "job {job!r}: no event time of {topic} is after {latest!t}, but its watermark is {watermark!t}. The unit of "
-        "the values is probably {factor:,} times as long as the one in which the job reads them. The batch has written "
-        "no result. Pass another unit=."
+        "job {job!r}: no event time of {topic} is after {latest!t}, but its watermark is {watermark!t}. Their unit "
+        "is probably {factor:,} times as long as unit= says (s is 1,000 times as long as ms): change unit=. The batch "
+        "has written no result."
     )
     job: str
     topic: str
