@@ -2,7 +2,7 @@
 # Start one Kafka node (KRaft).  Settings come from variables: KAFKA_NODE_ID=1 becomes node.id=1.
 set -eu
 properties=/opt/kafka/server.properties
-: "${KAFKA_LOG_DIRS:=/var/lib/kafka/data}"
+: "${KAFKA_LOG_DIRS:=${KAFKA_LOG_DIR:-/var/lib/kafka/data}}"
 export KAFKA_LOG_DIRS
 env | grep '^KAFKA_' | while IFS='=' read -r name value; do
     printf '%s=%s\n' "$(printf '%s' "${name#KAFKA_}" | tr 'A-Z_' 'a-z.')" "$value"

@@ -382,7 +382,7 @@ def _placed(
     if wrong is not None:
         return replace(row, cause=wrong[0], verdict=wrong[1], reason=reason_of(wrong[0]))
     found = [views[name] for name in named if name in views]
-    if row.cause is Cause.SILENT and (why := _of_silence(found, marks, row.source or "")) is not None:
+    if row.cause in {Cause.SILENT, Cause.HIDDEN} and (why := _of_silence(found, marks, row.source or "")) is not None:
         return replace(row, cause=why[0], reason=why[1])
     if row.verdict not in {Health.WARN, Health.STALL} or row.cause is Cause.RESTARTS:
         return row

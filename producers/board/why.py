@@ -8,7 +8,7 @@ from floodmark.producers.board.model import FORMAT, STATUSES, UNNAMED, Board, So
 from floodmark.producers.board.source_history import Health, is_ahead, is_failure, severity
 from floodmark.schemas.tracker import START_OR_INJECT
 
-_STOPPED: Final = {Cause.SILENT, Cause.DELETED, Cause.RECREATED, Cause.SHARDS}
+_STOPPED: Final = {Cause.SILENT, Cause.HIDDEN, Cause.DELETED, Cause.RECREATED, Cause.SHARDS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,7 +96,7 @@ function troubleOf({ interval, answered }) {
 
 function showHead() {
   const trouble = failure ?? (view && troubleOf(view));
-  const text = trouble ? `${trouble}: this is what was seen last` : view ? WORDS[view.status] : "reading";
+  const text = trouble ? `${trouble}${view ? ": this is what was seen last" : ""}` : view ? WORDS[view.status] : "reading";
   byId("status").textContent = text;
   byId("status").className = trouble ? "stuck" : view?.status ?? "";
   byId("clock").textContent = view ? moment(view.now) : "";
@@ -143,7 +143,7 @@ function newRow() {
   return row;
 }
 
-// The rows stay and their texts change: a row that is made anew loses the focus, and a click that has begun.
+// The rows are places that stay, and their texts change: a row that is made anew loses the focus, and a click that has begun.
 function showTable() {
   COLUMNS.forEach(([name], n) => {
     const order = sorted.by !== name ? "none" : sorted.down ? "descending" : "ascending";
@@ -281,7 +281,7 @@ function keep(next) {
 
 async function look() {
   try {
-    const answer = await fetch(`board.json?after=${last}`, { signal: AbortSignal.timeout(5 * SECOND) });
+    const answer = await fetch(`board.json?after=${last}`, { signal: AbortSignal.timeout(30 * SECOND) });
     const next = await answer.json();
     failure = null;
     if (next.now !== undefined) {

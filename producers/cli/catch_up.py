@@ -47,8 +47,8 @@ def catch_up(  # noqa: PLR0913  # each is an option of the command line
 
     A job that has ended ("ended" with --json) reads nothing more.
 
-    Exit status: 0 the job catches up, 1 it never does, 2 unknown (the rate, or whether the job has read records that
-    Kafka has deleted), or an error.
+    Exit status: 0 the job catches up, 1 it never does, 2 unknown (the rate, what an open transaction hides, or
+    whether the job has read records that Kafka has deleted), or an error.
     """
     from floodmark.producers.board.estimate import Estimate, JobProgress
     from floodmark.producers.cli.settings import kafka_settings
@@ -143,10 +143,10 @@ def _gap_lines(gap: "TopicGap", *, by_group: bool) -> list[str]:
     if gap.assumed:
         why = "without an offset of the group" if by_group else "without a record from before"
         lines.append(f"{gap.assumed} of them {why}: all of their records count as unread")
-    if gap.hidden:
-        lines.append(f"an open transaction hides the records from {gap.hidden} on, which are not counted")
     if gap.unsure:
         lines.append(f"Kafka has deleted records of {gap.topic} there: check whether the job has read them")
+    if gap.hidden:
+        lines.append(f"an open transaction hides the records from {gap.hidden} on, which are not counted")
     if gap.deleted:
         lost = f"Kafka has deleted {gap.deleted:,} records of {gap.topic} that the job has not read"
         lines.append(f"{lost}: see 'not available in Kafka any more' in OPERATING.md")

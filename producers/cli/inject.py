@@ -111,10 +111,13 @@ def run_injection(  # noqa: PLR0913  # each is an option of the command line
         source, target = injection.source_topic, injection.target_topic
         typer.echo(f"copying {source} to {target} as source {injection.source}; see floodmark board {target}", err=True)
         with injector, Console(stderr=True).status("waiting") as status:
+            committed = injector.metrics(), injector.holders()
 
             def progress(now: Injector | InjectorGroup) -> None:
+                nonlocal committed
+                committed = now.metrics(), now.holders()
                 if exporter is not None:
-                    exporter.update(now.metrics(), now.holders())
+                    exporter.update(*committed)
                 if as_json:
                     stop.echo(injection_json(now))
                 partitions = f"partitions {now.partitions}: " if isinstance(now, InjectorGroup) else ""
@@ -125,7 +128,7 @@ def run_injection(  # noqa: PLR0913  # each is an option of the command line
             def stopped() -> bool:
                 nonlocal reported
                 if exporter is not None and reported.passed:
-                    exporter.update(injector.metrics(), injector.holders())
+                    exporter.update(*committed)
                     reported = Deadline(_REPORT)
                 return stop()
 

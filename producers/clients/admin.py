@@ -33,7 +33,7 @@ from floodmark.schemas.errors import (
 )
 
 TIMEOUT: Final = 15.0  # seconds to wait for a broker's answer
-_LATELY: Final = 10_000  # milliseconds
+LATELY: Final = 60_000  # milliseconds; few writers keep a transaction open for longer
 LONGEST_TRANSACTION: Final = 960.0  # seconds; a broker allows 900 by default, and looks for older ones every 10
 QUIET: Final = logging.getLogger("floodmark.kafka")
 QUIET.addHandler(logging.NullHandler())
@@ -290,18 +290,7 @@ def open_transactions(
     """Return where open transactions begin, in some partitions; ``written``: only before these offsets."""
     written = written or end_offsets(config, topic, IsolationLevel.READ_UNCOMMITTED)
     ends = end_offsets(config, topic)  # asked later: a transaction that has ended since then hides nothing
-    return {number: ends[number] for number in partitions if ends[number] < written.get(number, 0)}
-
-
-def hidden_records(config: Config, topic: str, now: int, partitions: Iterable[int] | None = None) -> dict[int, Place]:
-    """Return from where on open transactions hide the records of partitions that lately had none that can be read.
-
-    ``now``: epoch milliseconds; in the last ten seconds, a transaction may be open that is soon over.
-    """
-    behind = open_transactions(config, topic, end_offsets(config, topic) if partitions is None else partitions)
-    visible = {(topic, number): (0, offset) for number, offset in behind.items()}
-    since = first_since(config, visible, now - _LATELY) if visible else {}
-    return {at: Place(topic, at, offset) for at, offset in behind.items() if since[topic, at] == offset}
+    return {number: ends[number] for number in partitions if number in ends and ends[number] < written.get(number, 0)}
 
 
 def await_transactions(config: Config, topic: str, reader: str, partitions: Collection[int] | None = None) -> None:
@@ -354,16 +343,39 @@ def offset_bounds(
     return {(topic, number): bounds for number, bounds in enumerate(zip(begins, ends, strict=True))}
 
 
-def written_ends(client: AdminClient, topic: str, numbers: Collection[int]) -> dict[int, int]:
+def written_ends(
+    client: AdminClient,
+    topic: str,
+    numbers: Collection[int],
+    level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> dict[int, int]:
     """Return the offset after the last record, also of open transactions, of each partition that answers in time."""
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # Confluent has no types here
     places = {TopicPartition(topic, number): latest for number in numbers}
-    level, found = IsolationLevel.READ_UNCOMMITTED, dict[int, int]()
+    found = dict[int, int]()
     asked = client.list_offsets(places, isolation_level=level, request_timeout=1.0) if places else {}
     for place, future in asked.items():
         with suppress(KafkaException, TimeoutError):
             found[place.partition] = future.result(TIMEOUT).offset
     return found
+
+
+def hidden_records(config: Config, topic: str, since: Mapping[int, int]) -> dict[int, Place]:
+    """Return from where on an open transaction hides records, of each partition that answers in time.
+
+    ``since``: by partition, epoch milliseconds.  If a record from then on can be read, the transaction is newer.
+    """
+    client = admin_client(config)
+    written = written_ends(client, topic, since)
+    # Asked later: a transaction that has ended since then hides nothing.
+    readable = written_ends(client, topic, since, IsolationLevel.READ_COMMITTED)
+    ends = {(topic, number): end for number, end in readable.items() if end < written.get(number, 0)}
+    if not ends:
+        return {}
+    with closing(reading_consumer(config, "floodmark-arrivals", QUIET.name)) as consumer:
+        times = {place: since[place[1]] for place in ends}
+        first = offsets_since(consumer, times, config.get("bootstrap.servers"))
+    return {place[1]: Place(*place, end) for place, end in ends.items() if not 0 <= first[place] < end}
 
 
 def partition_bounds(consumer: Consumer, place: Partition, bootstrap_servers: object) -> tuple[int, int]:

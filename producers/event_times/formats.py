@@ -29,9 +29,9 @@ NO_LOG_TIME: Final = (-1, 0)
 """Kafka's timestamps of records without one: -1 is stored for it, and clients take 0 for it."""
 _SHOWN_FIELDS: Final = 10
 _ISO: Final = re.compile(r"\s*\d{4}-\d\d?-\d\d?(?!\d)")
-_ONE_DIGIT: Final = re.compile(r"(?<![\d.])\d(?!\d)")
+_ONE_DIGIT: Final = re.compile(r"(?<![\d.,])\d(?!\d)")
 _UTC: Final = re.compile(r" ?(Z|UTC|GMT)$")
-_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d\d?)?")
+_NUMBER: Final = re.compile(r"[+-]?([0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})([eE][+-]?[0-9]{1,2})?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ from floodmark.schemas.tracker import Hold
 
 _log = logging.getLogger(__name__)
 _LOOK_INTERVAL: Final = 10_000
+_LOOKS: Final = 2  # after which an open transaction is told: others are soon over
 _HIDDEN: Final = "injector %s: an open transaction hides the records from %s on: they are not copied until it has ended"
 _OUTPUT: Final = {
     "linger.ms": 20,
@@ -142,7 +143,7 @@ class Injector(Closing):
         """The bytes of the largest value of this transaction, and where it is in the input."""
         self._committed_until: int | None = None
         """All input before this time is committed, epoch milliseconds; ``None``: not known."""
-        self._hidden_from: dict[int, Place] = {}
+        self._hidden_looks: Counter[Place] = Counter()  # in a row that have found an open transaction in the input
         self._next_commit, self._next_look = clock.steady(), clock.steady() + _LOOK_INTERVAL
         self._preview = self._unjudged()
 
@@ -151,7 +152,7 @@ class Injector(Closing):
         source, target = self.injection.source, self.injection.target_topic
 
         def writer(partition: int | None) -> Transaction:
-            longest = 60_000 + milliseconds(self.injection.interval)  # or Kafka aborts it before it is due
+            longest = max(60_000, 30_000 + milliseconds(self.injection.interval))  # or Kafka aborts it too early
             settings = {**_OUTPUT, "transaction.timeout.ms": longest, **self._config}
             return Transaction(settings, source, target, kind="injector", shard=partition, refused=self._refusal)
 
@@ -351,11 +352,14 @@ class Injector(Closing):
 
     def _warn_of_hidden(self) -> None:
         """Warn once of each transaction that stops a partition of the input."""
-        told, topic = set(self._hidden_from.values()), self.injection.source_topic
+        topic, found = self.injection.source_topic, dict[int, Place]()
         with suppress(BrokerUnavailableError, UnknownTopicError):  # the next look tells
-            self._hidden_from = admin.hidden_records(self._config, topic, self._clock.wall(), self._partitions.used)
-        for place in set(self._hidden_from.values()) - told:
-            _log.warning(_HIDDEN, self.injection.source, place)
+            since = dict.fromkeys(self._partitions.used, self._clock.wall() - _LOOK_INTERVAL)
+            found = admin.hidden_records(self._config, topic, since)
+        self._hidden_looks = Counter({place: self._hidden_looks[place] + 1 for place in found.values()})
+        for place, looks in self._hidden_looks.items():
+            if looks == _LOOKS:
+                _log.warning(_HIDDEN, self.injection.source, place)
 
     def _warn_of_misfit(self) -> None:
         advice = self._partitions.fit.pop_advice()

@@ -48,6 +48,7 @@ Bounds = Mapping[Partition, tuple[int, int]]
 _STARTS: Final = 8  # the most starts to look behind, the last ones
 _OLDEST: Final = 10 * 365 * 86_400_000  # milliseconds; an epoch before that is no time of a start
 _SILENT: Final = {Cause.SILENT, Cause.SILENT_HERE, Cause.SHARDS, Cause.HIDDEN}
+_LATELY: Final = 10_000  # milliseconds
 _FAR: Final = 20_000  # records of a partition to read at most, for the start of a stall or for the past
 
 
@@ -253,8 +254,10 @@ class ChainReader(Closing):
         for topic in sorted({row.topic for row in silent}):
             hidden: Mapping[int, int] = {}
             with suppress(BrokerUnavailableError, KafkaException, UnknownTopicError):
-                numbers = {row.partition for row in silent if row.topic == topic}
-                places = hidden_records(self._config, topic, board.now, numbers)
+                # A record that is newer than a source's last mark, and can be read, is in no open transaction.
+                since = {row.partition: (row.last or 0) + 1 for row in silent if row.topic == topic}
+                lately = board.now - _LATELY
+                places = hidden_records(self._config, topic, {at: min(time, lately) for at, time in since.items()})
                 hidden = {number: place.offset for number, place in places.items()}
             self._fold.hide(topic, hidden)
         return bool(silent)

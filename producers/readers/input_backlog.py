@@ -7,6 +7,7 @@ from contextlib import closing
 from confluent_kafka import TopicPartition
 from floodmark.producers.board.estimate import JobMark, JobProgress, TopicGap, ids_read, inputs_named, offsets_read
 from floodmark.producers.clients.admin import (
+    LATELY,
     QUIET,
     TIMEOUT,
     Config,
@@ -78,7 +79,8 @@ class InputBacklog:
             unread = tuple(max(0, high - max(low, read.get(place, low))) for place, (low, high) in bounds.items())
             deleted = sum(max(0, low - read.get(place, low)) for place, (low, _) in bounds.items())
             unknown = [low for place, (low, high) in bounds.items() if high and place not in read]
-            hidden = next(map(str, hidden_records(self._config, topic, now).values()), None)
+            since = {place[1]: now - LATELY for place in bounds}
+            hidden = next(map(str, hidden_records(self._config, topic, since).values()), None)
             found.append(TopicGap(topic, unread, rate, deleted, len(unknown), any(unknown), hidden))
         return tuple(found)
 

@@ -44,7 +44,8 @@ class Endpoint:
             port = f":{parts.port}" if parts.port else ""
             (parts.hostname or "").encode("idna")
         except ValueError as error:
-            raise UsageError(reason=f"{shown!r} is no URL of a server: {error}") from error
+            why = "" if "@" in url else f": {error}"  # which may have the password
+            raise UsageError(reason=f"{shown!r} is no URL of a server{why}") from error
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise UsageError(reason=f"{shown!r} is no URL of a server: expected http://... or https://...")
         if "@" in parts.netloc:

@@ -22,8 +22,8 @@ _log = logging.getLogger(__name__)
 _PAUSE: Final = 5.0
 """Seconds between two looks at the tables."""
 _WENT_BACK: Final = (
-    "the watermark of table %s went back to %s: a table was rolled back, or deleted and created again. Periods from %s "
-    "on that were fired are not fired again. To fire them, use another --name with --from %s"
+    "the watermark of table %s went back to %s: a table was rolled back, or created again, or its job repeats results. "
+    "Periods from %s on that were fired are not fired again. To fire them, use another --name with --from %s"
 )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from floodmark.producers.clients.admin import Config, begin_offsets, offset_bounds, warn_of_compaction
+from floodmark.producers.clients.admin import Config, begin_offsets, compacted_topics, offset_bounds
 from floodmark.producers.clients.consumers import Closing
 from floodmark.producers.event_times.formats import InputFormat
 from floodmark.producers.readers.observer import Observer
@@ -96,7 +96,7 @@ class TopicInput(Closing):
             partial = {place for place, offset in self._next.items() if offset}
             resumed = replace(resumed, record_counts=RecordCounts(partial))
         self._read = resumed
-        self._uncounted = warn_of_compaction(config, topics)
+        self._uncounted = compacted_topics(config, topics)
         self._lowest: dict[bool, int] = {}
         """The lowest event time of rows (true), and the lowest before a watermark (false)."""
         self.highest: int | None = None if stored is None else stored["highest"]

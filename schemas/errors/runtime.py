@@ -27,8 +27,8 @@ class EventTimeUnitError(ResultError):
 
     template = (
         "job {job!r}: no event time of {topic} is after {latest!t}, but its watermark is {watermark!t}. Their unit "
-        "is probably {factor:,} times as long as unit= says (s is 1,000 times as long as ms): change unit=. The batch "
-        "has written no result."
+        "is probably {factor:,} times as long as unit= says (s is 1,000 times as long as ms): change unit=, or the "
+        "expression of event_time. The batch has written no result."
     )
     job: str
     topic: str

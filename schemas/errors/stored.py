@@ -102,8 +102,8 @@ class ChangedQueryError(SnapshotError):
 
     template = (
         "job {job!r}: the state in {checkpoint_location} belongs to another query. Before: {stored}; now: "
-        "{found}. Change it back to keep the state. {advice}. If both mean the same, start once with the setting "
-        "{setting}=true."
+        "{found}. To keep the state, change the query back; otherwise, {advice}. If both mean the same, start once "
+        "with the setting {setting}=true."
     )
     job: str
     checkpoint_location: str

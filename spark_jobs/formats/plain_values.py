@@ -86,7 +86,7 @@ Unit = Literal["s", "ms", "us"]  # the unit of an epoch number: seconds, millise
 _MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _MALFORMED: Final = "floodmark_malformed"
 _STRICT: Final = {"allowSingleQuotes": "false"}
-_ADJACENT: Final = r"\}[^\"'{}]*\{"  # two objects, maybe of an array
+_ADJACENT: Final = r"\}[^\"{}]*\{"  # two objects, maybe of an array
 _WITH_YEAR: Final = r"^[\x00-\x20]*[+-]?\d{4}"
 _NO_SECONDS: Final = r"([ T]\d\d?:\d\d?)((?:[Z+-]| [UG]).*)$"
 _NUMBER: Final = "decimal(25,6)"  # times a million, it still fits Spark's 38 digits
@@ -126,7 +126,7 @@ class _Json(Format):
     def _parsed(self, text: Column) -> Column:
         wire = StructType([*_with_text(self._schema), StructField(_MALFORMED, StringType())])
         # Spark ignores what follows an object, and reads `null` as an object without fields.
-        items = F.size(F.from_json(F.concat(F.lit("["), text, F.lit("]")), "array<string>"))
+        items = F.size(F.from_json(F.concat(F.lit("["), text, F.lit("]")), "array<string>", _STRICT))
         opened, closed = (F.length(F.translate(text, brace, "")) for brace in "{}")
         is_flat = (F.locate("{", text, 2) == 0) & (F.locate("}", text) == F.length(text))
         is_one = is_flat | ((opened == closed) & ~text.rlike(_ADJACENT)) | (items == 1)  # the quick ones first
@@ -244,8 +244,9 @@ def _reads(wanted: DataType, found: DataType, unit: Unit | None) -> bool:
 
 def _digits(kind: DataType) -> tuple[int, int]:
     """Return how many digits before the point a type always holds, and may need."""
-    digits = kind.precision - kind.scale if isinstance(kind, DecimalType) else 0
-    return (digits, digits) if digits else _DIGITS.get(kind, (38, 0))
+    if isinstance(kind, DecimalType):
+        return kind.precision - kind.scale, kind.precision - kind.scale
+    return _DIGITS.get(kind, (38, 0))
 
 
 def _with_text(schema: StructType) -> StructType:

@@ -127,9 +127,11 @@ class Folders:
         return str(self._path(self._folder, name).toString())
 
     def size(self, name: str) -> int:
-        """Return the bytes of all files in a folder; 0 if there is none."""
+        """Return the bytes of the files in a folder that Spark reads; 0 if there is none."""
         path = self._path(self._folder, name)
-        return int(self._fs.getContentSummary(path).getLength()) if self._fs.exists(path) else 0
+        found = self._fs.listStatus(path) if self._fs.exists(path) else []
+        read = [one for one in found if one.isFile() and not str(one.getPath().getName()).startswith(("_", "."))]
+        return sum(int(one.getLen()) for one in read)
 
     def delete(self, name: str) -> None:
         """Delete a folder, if it exists."""

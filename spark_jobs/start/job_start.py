@@ -132,7 +132,7 @@ class JobStart:
 
     def advice(self) -> str:
         """Return what the user can do if the state in the checkpoint cannot be used; no start refuses this advice."""
-        new = "Use a new checkpoint_location"
+        new = "use a new checkpoint_location"
         last = None if self.output is None else self.output.last()
         if self.output is None or last is None:
             return new

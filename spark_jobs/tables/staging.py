@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from floodmark.producers.tables.table_mark import TableMark
+from floodmark.schemas.errors import CorruptSnapshotError
 from floodmark.schemas.stored_format import restoring
 from floodmark.spark_jobs.batch.snapshots import FOLDER
 from floodmark.spark_jobs.internals.connectors import Folders
-from floodmark.spark_jobs.internals.files import Files, corrupt
+from floodmark.spark_jobs.internals.files import Files
 from floodmark.spark_jobs.progress.published import StoredPosition
 from pyspark.sql import DataFrame, SparkSession
 
+_ADVICE: Final = "use a new checkpoint_location"
 _FOLDER: Final = f"{FOLDER}/staged"
 _ESCAPES: Final = str.maketrans({one: f"\\{one}" for one in "[]{}*?\\"})
 _NAME: Final = f"{_FOLDER}/batches.json"
@@ -55,7 +57,7 @@ class Staged:
     @classmethod
     def of(cls, text: str) -> "Staged":
         """Read the text."""
-        with restoring(f"in {_NAME} of the checkpoint", "use a new checkpoint_location"):
+        with restoring(f"in {_NAME} of the checkpoint", _ADVICE):
             found = json.loads(text)
             mark = TableMark.of(found["mark"])
             if mark is None:
@@ -84,7 +86,8 @@ class Staging:
         """
         path, size = self._folders.path(rows.folder), self._folders.size(rows.folder)
         if size != rows.size:
-            raise corrupt(path, f"its files have {size:,} bytes, and had {rows.size:,}")
+            reason = f"its files have {size:,} bytes, and had {rows.size:,}"
+            raise CorruptSnapshotError(where=path, reason=reason, advice=_ADVICE)
         path = path.translate(_ESCAPES)  # Spark takes what it reads for a pattern
         return spark.read.option("ignoreCorruptFiles", "false").parquet(path)  # whatever the session says
 

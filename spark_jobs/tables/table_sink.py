@@ -154,7 +154,9 @@ class TableSink(Sink):
                 except (FloodmarkError, *FAILURES) as error:
                     self.failure = error
                     _log.warning(
-                        "job %s: the last commit failed, its rows are in the checkpoint: %s", self._stored.job, error
+                        "job %s: the last commit failed; rows that the table lacks are in the checkpoint: %s",
+                        self._stored.job,
+                        error,
                     )
             self._is_open = False
 

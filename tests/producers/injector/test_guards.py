@@ -787,4 +787,4 @@ def test_kafka_keeps_a_transaction_open_for_an_interval(kafka, topic, monkeypatc
     given = Mock(wraps=Transaction)
     monkeypatch.setattr("floodmark.producers.injector.injector.Transaction", given)
     run(kafka, Injection(topic(1), topic(1), JsonField("at"), interval=timedelta(minutes=5)))
-    assert {call.args[0]["transaction.timeout.ms"] for call in given.call_args_list} == {360_000}
+    assert {call.args[0]["transaction.timeout.ms"] for call in given.call_args_list} == {330_000}

@@ -260,6 +260,7 @@ def test_rows_that_follow_the_end_of_all_sources_are_told_once(kafka, topic, cap
     assert len(told) == 1
 
 
+@pytest.mark.kafka
 @pytest.mark.parametrize("rows", [0, 1])
 def test_a_topic_without_marks_is_told_once(kafka, topic, caplog, rows):
     target = topic(2)

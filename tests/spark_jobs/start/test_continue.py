@@ -384,8 +384,9 @@ def refused_advice(kind, start):
 def test_another_query_is_told_the_ways_that_are_then_open(kafka, source, checkpoint, published, topic):
     _, _, given, out = published
     query = edited(source, given)
-    assert "Use a new checkpoint_location, with WriteOptions(start=Start(published='continue')) or" in refused_advice(
-        ChangedQueryError, lambda: counted(query, out, checkpoint)
+    assert (
+        "otherwise, use a new checkpoint_location, with WriteOptions(start=Start(published='continue')) or"
+        in refused_advice(ChangedQueryError, lambda: counted(query, out, checkpoint))
     )
     counted(query, out, f"{checkpoint}-behind", start=AGAIN).stop()
     counted(query, topic(1), f"{checkpoint}-new").stop()
@@ -393,7 +394,7 @@ def test_another_query_is_told_the_ways_that_are_then_open(kafka, source, checkp
 
     def assert_continues_not(frame, place):
         advice = refused_advice(ChangedQueryError, lambda: counted(frame, out, checkpoint))
-        assert ". Use a new checkpoint_location and a new output topic. If both" in advice
+        assert "; otherwise, use a new checkpoint_location and a new output topic. If both" in advice
         assert "continue" not in advice
         counted(frame, topic(1), place).stop()
 
@@ -413,7 +414,7 @@ def test_another_query_with_a_writer_is_told_to_take_a_new_checkpoint_location(k
     first.processAllAvailable(60)
     first.stop()
     advice = refused_advice(ChangedQueryError, lambda: start(edited(source, given)))
-    assert ". Change it back to keep the state. Use a new checkpoint_location. If both mean the same" in advice
+    assert "change the query back; otherwise, use a new checkpoint_location. If both mean the same" in advice
     start(edited(source, given), f"{checkpoint}-new").stop()
     for snapshot in Path(checkpoint, "floodmark").glob("[0-9]*.json"):
         snapshot.unlink()
