@@ -80,9 +80,9 @@ class Injection:
             reason = f"source id {self.source!r} is longer than {_MAX_SOURCE_BYTES} bytes; give a shorter one"
             raise UsageError(reason=reason)
 
-    def policy_fit(self, bound: float = 0.5) -> PolicyFit:
-        """Return empty statistics of the decisions of its policy; ``bound``: see `PolicyFit`."""
-        return PolicyFit(self.policy, substreams=self.substream_by is not None, bound=bound)
+    def policy_fit(self, share: float = 0.5) -> PolicyFit:
+        """Return empty statistics of the decisions of its policy; ``share``: see `PolicyFit`."""
+        return PolicyFit(self.policy, substreams=self.substream_by is not None, share=share)
 
     def input_partition(self, fit: PolicyFit | None = None) -> InputPartition:
         """Return the state of an empty input partition; ``fit`` gets the decisions of its policy."""

@@ -14,11 +14,11 @@ _TEN_YEARS: Final = 10 * 365 * 86_400_000
 
 
 class PolicyFit:
-    """Statistics of a policy's decisions, and advice if more than the share ``bound`` loses its times."""
+    """Statistics of a policy's decisions, and advice if more than ``share`` of the events lose their times."""
 
-    def __init__(self, policy: TimePolicy, *, substreams: bool = False, bound: float = 0.5) -> None:
+    def __init__(self, policy: TimePolicy, *, substreams: bool = False, share: float = 0.5) -> None:
         self._policy = policy
-        self._bound = bound
+        self._share = share
         self._substreams = substreams
         self.first: int | None = None  # the first event time, epoch milliseconds
         self.doubted = 0  # number of event times, if all so far look like a longer unit
@@ -73,7 +73,7 @@ class PolicyFit:
 
     def _close_window(self) -> None:
         lost = len(self._distances) - self._outcomes[Outcome.ON_TIME]
-        misfit = lost > self._bound * len(self._distances) or self._keyless == len(self._distances)
+        misfit = lost > self._share * len(self._distances) or self._keyless == len(self._distances)
         if misfit and not self._misfit:
             self._advice = self._advise(lost)
         self._misfit = misfit

@@ -15,12 +15,12 @@ NOW = 1_767_225_600_000
 SECOND = timedelta(seconds=1)
 
 
-def run(policy, delays, *, placed=False, bound=0.5):
+def run(policy, delays, *, placed=False, share=0.5):
     """Judge one event after the other, a millisecond apart; return how many kept their times, and the advice.
 
     ``placed``: whether each is told how far it is below the largest so far, as an injector does.
     """
-    state, fit, largest = policy.build(), PolicyFit(policy, bound=bound), NOW - 10**12
+    state, fit, largest = policy.build(), PolicyFit(policy, share=share), NOW - 10**12
     for number, delay in enumerate(delays):
         arrival = NOW + number
         outcome, _ = state.decide(arrival - delay, arrival)
@@ -36,9 +36,9 @@ def run(policy, delays, *, placed=False, bound=0.5):
     st.sampled_from([None, 5 * SECOND, 60 * SECOND]),
     st.sampled_from([0.01, 0.5]),
 )
-def test_advice_is_given_where_more_lose_their_times_and_keeps_those_of_99_percent(delays, action, tolerance, bound):
-    kept, advice = run(TimePolicy(on_late=action, out_of_order=tolerance), delays, placed=True, bound=bound)
-    assert (advice is not None) == (len(delays) - kept > bound * len(delays))
+def test_advice_is_given_where_more_lose_their_times_and_keeps_those_of_99_percent(delays, action, tolerance, share):
+    kept, advice = run(TimePolicy(on_late=action, out_of_order=tolerance), delays, placed=True, share=share)
+    assert (advice is not None) == (len(delays) - kept > share * len(delays))
     if advice is not None:
         assert f"{len(delays) - kept:,} of {len(delays):,} events" in advice
         late = timedelta(seconds=int(re.search(r"--late (\d+) ", advice)[1]))

@@ -396,7 +396,7 @@ def test_the_command_names_the_place_of_a_fault_and_fails(kafka, topic, tmp_path
     *found, summary = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(finding["fault"], finding["offset"]) for finding in found] == [("late row", 3), ("unreadable row", 4)]
     counts = {"data": 3, "marks": 2, "faults": 2}
-    assert summary == {"topic": target, **counts, "lateness_judged": True, "compacted": False}
+    assert summary == {"topic": target, **counts, "lateness_judged": True, "compacted": False, "hidden_from": []}
 
 
 @pytest.mark.kafka

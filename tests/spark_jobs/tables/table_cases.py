@@ -295,7 +295,8 @@ def test_several_batches_are_one_commit_and_a_stop_commits_what_is_staged(kafka,
     first, stopped = marks_of(opened("iceberg", place("iceberg")))
     assert first.watermark < stopped.watermark == seen[-1].output
     start(given, table).awaitTermination(_LIMIT)
-    assert len(marks_of(opened("iceberg", place("iceberg")))) in (3, 4)
+    left = stopped.watermark != END_OF_TIME  # at the stop; the job may have been faster
+    assert len(marks_of(opened("iceberg", place("iceberg")))) in ((3, 4) if left else (2,))
     assert_exact("iceberg", place("iceberg"), stream)
 
 
