@@ -25,7 +25,7 @@ from floodmark.producers.board.model import (
     lost_input,
 )
 from floodmark.producers.board.source_history import Health, History, TopicMarks, is_ahead, severity
-from floodmark.schemas.classify import Classified, Data, Mark
+from floodmark.schemas.classify import Classified, Data, Mark, Place
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.partition_state import Combined, PartitionState, least, lowest
 from floodmark.schemas.records import Holder, Status
@@ -196,8 +196,8 @@ class Fold:
         """Note how many shards of its last batch a job has not written, and how many it has."""
         self._topics[topic].waiting_shards[job] = shards
 
-    def hide(self, topic: str, hidden: Mapping[int, int]) -> None:
-        """Note from which offset on open transactions hide the records of a topic, by partition."""
+    def hide(self, topic: str, hidden: Mapping[int, Place]) -> None:
+        """Note from where on open transactions hide the records of a topic, by partition."""
         self._topics[topic].hidden = hidden
 
     def lacking(self, topic: str, partitions: Collection[int], *, since: bool = False) -> set[int]:
@@ -482,7 +482,7 @@ def _row(
     earlier = iso(history.peak) if cause is Cause.REWOUND else " and ".join(map(str, older))
     reason = reason_of(cause, earlier, newer)
     if cause in {Cause.SILENT, Cause.SILENT_HERE} and part.number in marks.hidden:
-        cause, reason = Cause.HIDDEN, reason_of(Cause.HIDDEN, marks.hidden[part.number])
+        cause, reason = Cause.HIDDEN, reason_of(Cause.HIDDEN, marks.hidden[part.number].offset)
     if held is not None and verdict in {Health.WARN, Health.STALL}:
         cause, reason = Cause.ALIGNED, reason_of(Cause.ALIGNED, held.topic, iso(held.watermark))
     if history.retired and history.lives(heard):

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from floodmark.producers.board.estimate import inputs_named
 from floodmark.producers.event_times.injection import STATE_HEADER
-from floodmark.schemas.classify import Mark, mark_header
+from floodmark.schemas.classify import Mark, Place, mark_header
 from floodmark.schemas.records import (
     HELD_HEADER,
     READ_HEADER,
@@ -400,7 +400,7 @@ class TopicMarks:
     injectors: set[str] = field(default_factory=set)  # the sources that are injectors, by their marks
     waiting_shards: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By job whose executors write: how many shards of its batch are not written, of how many."""
-    hidden: Mapping[int, int] = field(default_factory=dict)
+    hidden: Mapping[int, Place] = field(default_factory=dict)
     """By partition with an open transaction: where it begins; looked up while a source is silent there."""
     whole: bool = False  # whether all of its records were read, from the first one
     begins: Mapping[int, int] = field(default_factory=dict)  # the offset of the first record, by partition

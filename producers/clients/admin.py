@@ -349,7 +349,10 @@ def written_ends(
     numbers: Collection[int],
     level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> dict[int, int]:
-    """Return the offset after the last record, also of open transactions, of each partition that answers in time."""
+    """Return the offset after the last record of each partition that answers in time.
+
+    ``level``: by default, the records of open transactions count.
+    """
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # Confluent has no types here
     places = {TopicPartition(topic, number): latest for number in numbers}
     found = dict[int, int]()
@@ -360,21 +363,18 @@ def written_ends(
     return found
 
 
-def hidden_records(config: Config, topic: str, since: Mapping[int, int]) -> dict[int, Place]:
+def hidden_records(client: AdminClient, config: Config, topic: str, since: Mapping[int, int]) -> dict[int, Place]:
     """Return from where on an open transaction hides records, of each partition that answers in time.
 
     ``since``: by partition, epoch milliseconds.  If a record from then on can be read, the transaction is newer.
     """
-    client = admin_client(config)
     written = written_ends(client, topic, since)
     # Asked later: a transaction that has ended since then hides nothing.
     readable = written_ends(client, topic, since, IsolationLevel.READ_COMMITTED)
     ends = {(topic, number): end for number, end in readable.items() if end < written.get(number, 0)}
     if not ends:
         return {}
-    with closing(reading_consumer(config, "floodmark-arrivals", QUIET.name)) as consumer:
-        times = {place: since[place[1]] for place in ends}
-        first = offsets_since(consumer, times, config.get("bootstrap.servers"))
+    first = _offsets_since(config, {place: since[place[1]] for place in ends})
     return {place[1]: Place(*place, end) for place, end in ends.items() if not 0 <= first[place] < end}
 
 
@@ -400,10 +400,14 @@ def offsets_since(
     return answered(ask, bootstrap_servers)
 
 
+def _offsets_since(config: Config, times: Mapping[Partition, int]) -> dict[Partition, int]:
+    with closing(reading_consumer(config, "floodmark-arrivals", QUIET.name)) as consumer:
+        return offsets_since(consumer, times, config.get("bootstrap.servers"))
+
+
 def first_since(config: Config, bounds: Mapping[Partition, tuple[int, int]], time: int) -> dict[Partition, int]:
     """Return each partition's first offset with a timestamp of ``time`` (epoch milliseconds) or later, or its end."""
-    with closing(reading_consumer(config, "floodmark-arrivals", QUIET.name)) as consumer:
-        since = offsets_since(consumer, dict.fromkeys(bounds, time), config.get("bootstrap.servers"))
+    since = _offsets_since(config, dict.fromkeys(bounds, time))
     return {
         place: end if since[place] < 0 else min(max(since[place], first), end) for place, (first, end) in bounds.items()
     }

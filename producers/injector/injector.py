@@ -15,7 +15,7 @@ from typing import Final
 from floodmark.producers.clients import admin
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.consumers import BATCH, Closing, Record
-from floodmark.producers.clients.transaction import ANY_SIZE, Transaction
+from floodmark.producers.clients.transaction import Transaction
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection, InjectorState
 from floodmark.producers.event_times.input_partition import Routing
 from floodmark.producers.injector.partitions import Decisions, InjectedPartition, InjectedPartitions, measured
@@ -54,7 +54,6 @@ _HIDDEN: Final = "injector %s: an open transaction hides the records from %s on:
 _OUTPUT: Final = {
     "linger.ms": 20,
     "queue.buffering.max.messages": 1_000_000,
-    **ANY_SIZE,
 }
 
 
@@ -356,7 +355,7 @@ class Injector(Closing):
         topic, found = self.injection.source_topic, dict[int, Place]()
         with suppress(BrokerUnavailableError, UnknownTopicError):  # the next look tells
             since = dict.fromkeys(self._partitions.used, self._clock.wall() - _LOOK_INTERVAL)
-            found = admin.hidden_records(self._config, topic, since)
+            found = admin.hidden_records(self._watch.client, self._config, topic, since)
         self._hidden_looks = Counter({place: self._hidden_looks[place] + 1 for place in found.values()})
         for place, looks in self._hidden_looks.items():
             if looks == _LOOKS:

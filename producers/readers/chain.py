@@ -29,7 +29,7 @@ from floodmark.producers.readers.observer import Observer
 from floodmark.producers.readers.receipts import receipts_topic, waiting_shards
 from floodmark.producers.readers.replay import REACHES, BackwardReader, read_until_end
 from floodmark.producers.tables.table_stage import Tables
-from floodmark.schemas.classify import Classified, Data, Mark, Partition
+from floodmark.schemas.classify import Classified, Data, Mark, Partition, Place
 from floodmark.schemas.errors import (
     BrokerUnavailableError,
     CorruptSnapshotError,
@@ -252,13 +252,13 @@ class ChainReader(Closing):
                 shards = waiting_shards(self._config, receipts_topic(job, topic))
             self._fold.await_shards(topic, job, shards)
         for topic in sorted({row.topic for row in silent}):
-            hidden: Mapping[int, int] = {}
+            hidden: Mapping[int, Place] = {}
             with suppress(BrokerUnavailableError, KafkaException, UnknownTopicError):
                 # A record that is newer than a source's last mark, and can be read, is in no open transaction.
                 since = {row.partition: (row.last or 0) + 1 for row in silent if row.topic == topic}
                 lately = board.now - _LATELY
-                places = hidden_records(self._config, topic, {at: min(time, lately) for at, time in since.items()})
-                hidden = {number: place.offset for number, place in places.items()}
+                since = {at: min(time, lately) for at, time in since.items()}
+                hidden = hidden_records(self._admin, self._config, topic, since)
             self._fold.hide(topic, hidden)
         return bool(silent)
 

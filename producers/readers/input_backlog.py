@@ -69,7 +69,7 @@ class InputBacklog:
 
         Partitions that ``read`` lacks are unread from their first offset.
         """
-        before = [(window, self.offsets_at(now - window)) for window in windows]
+        before, client = [(window, self.offsets_at(now - window)) for window in windows], admin_client(self._config)
         found = []
         for topic in self._topics:
             bounds = {place: bound for place, bound in self._bounds.items() if place[0] == topic}
@@ -80,7 +80,7 @@ class InputBacklog:
             deleted = sum(max(0, low - read.get(place, low)) for place, (low, _) in bounds.items())
             unknown = [low for place, (low, high) in bounds.items() if high and place not in read]
             since = {place[1]: now - LATELY for place in bounds}
-            hidden = next(map(str, hidden_records(self._config, topic, since).values()), None)
+            hidden = next(map(str, hidden_records(client, self._config, topic, since).values()), None)
             found.append(TopicGap(topic, unread, rate, deleted, len(unknown), any(unknown), hidden))
         return tuple(found)
 

@@ -53,8 +53,8 @@ def complete_until(table: Any, *, spark: Any = None) -> TableWatermark:  # noqa:
     The watermark is the highest that the job has committed since its last start, in the commits that led to the table's
     current state.  So compaction and other maintenance do not change it, and a rollback lowers it, as does a start with
     ``published="repeat"``.  A commit of an older epoch of the job behind one of a newer epoch (a zombie) counts for
-    nothing.  Neither does a commit whose properties cannot be read:
-    a warning in the log names it.  If several jobs have written the table, the lowest watermark counts.
+    nothing.  Neither does a commit whose properties cannot be read: a warning in the log names it.  If several jobs
+    have written the table, the lowest watermark counts.
 
     The watermark speaks of the rows of the job.  It says nothing of rows that other programs append.  If another
     program deletes or replaces rows, the watermark stays, because the job adds them no more: see ``removed_by``.

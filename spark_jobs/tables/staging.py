@@ -33,8 +33,8 @@ class Staged:
     """Batches that the table lacks, without a gap."""
 
     first: int
-    folders: Mapping[int, StagedRows]
-    """The folder of each batch that has rows."""
+    rows: Mapping[int, StagedRows]
+    """Of each batch that has any."""
     mark: TableMark
     """Of the last batch."""
 
@@ -45,14 +45,14 @@ class Staged:
 
     def then(self, rows: StagedRows | None, mark: TableMark) -> "Staged":
         """Return them with one more batch; ``rows``: of the batch, if it has any."""
-        folders = self.folders if rows is None else {**self.folders, mark.batch: rows}
-        return replace(self, folders=folders, mark=mark)
+        staged = self.rows if rows is None else {**self.rows, mark.batch: rows}
+        return replace(self, rows=staged, mark=mark)
 
     @property
     def text(self) -> str:
         """The batches as JSON text."""
-        folders = {str(batch): list(rows) for batch, rows in self.folders.items()}
-        return json.dumps({"first": self.first, "folders": folders, "mark": self.mark.properties()})
+        staged = {str(batch): list(rows) for batch, rows in self.rows.items()}
+        return json.dumps({"first": self.first, "rows": staged, "mark": self.mark.properties()})
 
     @classmethod
     def of(cls, text: str) -> "Staged":
@@ -62,8 +62,8 @@ class Staged:
             mark = TableMark.of(found["mark"])
             if mark is None:
                 raise ValueError("no mark")
-            folders = {int(batch): StagedRows(*rows) for batch, rows in found["folders"].items()}
-            return cls(found["first"], folders, mark)
+            staged = {int(batch): StagedRows(*rows) for batch, rows in found["rows"].items()}
+            return cls(found["first"], staged, mark)
 
 
 class Staging:
@@ -95,7 +95,7 @@ class Staging:
         """Return the staged batches, and delete the folders of others."""
         text = self._files.read(_NAME)
         staged = None if text is None else Staged.of(text)
-        kept = set() if staged is None else {rows.folder for rows in staged.folders.values()}
+        kept = set() if staged is None else {rows.folder for rows in staged.rows.values()}
         for name in self._folders.names():
             if name not in kept:
                 self._folders.delete(name)
@@ -108,7 +108,7 @@ class Staging:
     def clear(self, staged: Staged) -> None:
         """Forget batches that the table has, and delete their rows."""
         self._files.delete(_NAME)
-        for rows in staged.folders.values():
+        for rows in staged.rows.values():
             self.delete(rows)
 
     def delete(self, rows: StagedRows) -> None:

@@ -67,8 +67,8 @@ class TableSink(Sink):
         read, name = table_position(table, self._spark), f"table {table.name!r}"
         self._stored = StoredBatches(read, job, checkpoint_id, committed, may_follow, name=name, new="a new table")
         self._staged: Staged | None = None
-        self._folder: StagedRows | None = None
-        """Of the batch that has run; ``None``: it is in Spark's cache."""
+        self._written: StagedRows | None = None
+        """The rows of the batch that has run; ``None``: they are in Spark's cache."""
         self._view = f"floodmark_{uuid.uuid4().hex}"
         self._due = 0.0
         """When the next commit may be, by the monotonic clock."""
@@ -94,13 +94,13 @@ class TableSink(Sink):
     @override
     def consume(self, frame: DataFrame) -> None:
         with self._lock:
-            is_alone = self._staged is None or not self._staged.folders
+            is_alone = self._staged is None or not self._staged.rows
             is_due = time.monotonic() >= self._due
         if is_alone and is_due:
             run_into_cache(frame)
-            self._folder = None
+            self._written = None
         else:
-            self._folder = self._staging.write(frame)
+            self._written = self._staging.write(frame)
 
     @override
     def commit(
@@ -125,14 +125,14 @@ class TableSink(Sink):
                 position=position.text,
             )
             staged = self._staged or Staged(batch_id, {}, mark)
-            if rows and self._folder is None:
+            if rows and self._written is None:
                 frame.createOrReplaceGlobalTempView(self._view)  # the sessions share it, and the cache
                 try:
                     self._commit_with_retries(staged.then(None, mark), self._spark.table(f"global_temp.{self._view}"))
                 finally:
                     self._spark.catalog.dropGlobalTempView(self._view)
                 return
-            staged = staged.then(self._folder if rows else None, mark)
+            staged = staged.then(self._written if rows else None, mark)
             self._staging.store(staged)
             self._staged = staged
             if not rows:
@@ -166,7 +166,7 @@ class TableSink(Sink):
         staged, found = self._staged, self._stored.found
         if staged is None:
             return False
-        return bool(staged.folders) or staged.mark.watermark != (None if found is None else found.output)
+        return bool(staged.rows) or staged.mark.watermark != (None if found is None else found.output)
 
     def _schedule(self) -> None:
         """Commit at the due time, also if no batch runs then."""
@@ -195,8 +195,8 @@ class TableSink(Sink):
 
     def _discard(self) -> None:
         """Delete the rows of the batch that has run."""
-        if self._folder is not None:
-            self._staging.delete(self._folder)
+        if self._written is not None:
+            self._staging.delete(self._written)
 
     def _commit_news(self) -> None:
         if self._staged is not None and self._has_news:
@@ -226,8 +226,8 @@ class TableSink(Sink):
         if position is None:
             return
         lacking = {
-            number: self._staging.read(self._spark, folder)
-            for number, folder in staged.folders.items()
+            number: self._staging.read(self._spark, rows)
+            for number, rows in staged.rows.items()
             if number > self._stored.last
         }
         if cached is not None:

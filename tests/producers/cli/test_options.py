@@ -267,7 +267,7 @@ def test_a_reader_that_has_read_enough_ends_the_command_as_a_signal_does():
 
 
 @pytest.mark.parametrize("write", ["print(text)", "typer.echo(text)", "Console().print(text)", "show(text)"])
-def test_a_command_whose_answer_nobody_reads_has_the_status_of_an_error(write):
+def test_a_command_whose_output_is_closed_exits_with_status_2(write):
     """Status 1 is for what a command finds."""
     program = (
         "import typer\n"
@@ -283,7 +283,7 @@ def test_a_command_whose_answer_nobody_reads_has_the_status_of_an_error(write):
     assert (done.stdout.splitlines()[-1], done.stderr) == ("2", "")
 
 
-def test_any_error_has_the_status_of_an_error_and_no_name_is_one(tmp_path):
+def test_an_unexpected_error_exits_with_status_2_and_a_name_is_escaped():
     program = (
         "from floodmark.producers.cli.command_line import run_command\n"
         "def fail():\n"

@@ -60,7 +60,7 @@ class Store(Staging):
         return TableSink(self, None, self, "totals", "id", lambda: range(self.last + 1), lambda found: found is None)
 
     def run(self, sink, batch, *, cached=False, rows=1):
-        sink._folder = None if cached else self.write(batch)  # noqa: SLF001  # as `consume`, while no commit is due
+        sink._written = None if cached else self.write(batch)  # noqa: SLF001  # as `consume`, while no commit is due
         progress = SimpleNamespace(output=batch, epoch=1, holders=list, ended=False)
         frame = SimpleNamespace(createOrReplaceGlobalTempView=lambda _: None)
         sink._spark = SimpleNamespace(table=lambda _: batch, catalog=SimpleNamespace(dropGlobalTempView=str))  # noqa: SLF001
