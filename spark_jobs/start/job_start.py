@@ -136,7 +136,12 @@ class JobStart:
         last = None if self.output is None else self.output.last()
         if self.output is None or last is None:
             return new
-        if not last.ended and self._can_continue(self.output, last):
+        if last.ended:
+            return f"{new} and {self.output.new}"
+        if last.watermark is None:
+            repeat = f"WriteOptions(start=Start(published='repeat')) if {self.output.name} has no results"
+            return f"{new}, with {repeat}, or else with {self.output.new}"
+        if self._can_continue(self.output, last):
             return f"{new}, with WriteOptions(start=Start(published='continue')) or {self.output.new}"
         return f"{new} and {self.output.new}"
 

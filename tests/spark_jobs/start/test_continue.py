@@ -403,6 +403,27 @@ def test_another_query_is_told_the_ways_that_are_then_open(kafka, source, checkp
     assert_continues_not(query, f"{checkpoint}-shorter")
 
 
+def test_where_a_job_may_have_written_nothing_both_errors_advise_to_repeat(kafka, source, checkpoint, topic):
+    """One of two sources has not reported, so the first run had no watermark and no result."""
+    given, out = topic(1), topic(1)
+    missing = Membership(version=1, size=2)
+    with WatermarkedProducer(kafka.config, topic=given, source="a", strategy=explicit(), membership=missing) as one:
+        one.produce(b'{"user": "u", "at": 60000}', event_time=60_000)
+        one.advance(60_000)
+    first = counted(windowed(source(given)), out, checkpoint)
+    first.processAllAvailable(60)
+    first.stop()
+    new, repeat = f"{checkpoint}-new", Start(published="repeat")
+    advice = refused_advice(PublishedError, lambda: counted(edited(source, given), out, new))
+    assert "may have written results or none" in advice
+    assert "If it has none, use WriteOptions(start=Start(published='repeat'))" in advice
+    advice = refused_advice(ChangedQueryError, lambda: counted(edited(source, given), out, checkpoint))
+    assert (
+        f"with WriteOptions(start=Start(published='repeat')) if topic '{out}' has no results, or else with a" in advice
+    )
+    counted(edited(source, given), out, new, start=repeat).stop()
+
+
 def test_another_query_with_a_writer_is_told_to_take_a_new_checkpoint_location(kafka, source, checkpoint, topic):
     given = topic(1)
     Stream.seeded(5, sources=1, steps=2).produce(kafka.config, given, end=False)
