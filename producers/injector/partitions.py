@@ -153,7 +153,7 @@ class InjectedPartitions:
         self.fit = injection.policy_fit()
         self.ids = TopicIds()
         for state in states.values():  # also of partitions of other members of a group
-            self.ids.compare(state.ids(injection), TopicUser.injector(injection.source))
+            self.ids.compare(state.ids(injection), TopicUser.injector(injection.source, injection.target_topic))
         self._injection, self._clock, self._decisions = injection, clock, decisions
         self._all: dict[int, InjectedPartition] = {}
         for number, begin in begins.items():

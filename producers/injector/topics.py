@@ -95,7 +95,7 @@ def require_timestamps(config: Config, injection: Injection) -> None:
 def watch_topics(config: Config, injection: Injection, topics: Collection[str], ids: TopicIds) -> TopicWatch:
     """Watch the ids of topics; InjectorError if the target holds records of another input."""
     try:
-        return TopicWatch(config, topics, ids, TopicUser.injector(injection.source))
+        return TopicWatch(config, topics, ids, TopicUser.injector(injection.source, injection.target_topic))
     except RecreatedTopicError as error:
         found = described(admin_client(config), existing_topics(config), config.get("bootstrap.servers"))
         for other, (topic_id, _) in found.items():

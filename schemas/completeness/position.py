@@ -22,13 +22,15 @@ class TopicUser(NamedTuple):
 
     name: str
     advice: str
+    output: str | None = None  # a topic to which ``output_advice`` applies
+    output_advice: str = ""
 
     @classmethod
-    def injector(cls, source: str) -> "TopicUser":
-        """Return an injector, which may have used the topic as its input or its output."""
-        again = "If it is the output, start the injector again: it copies its input from the beginning. If it is the "
-        advice = "input, use a new output topic (--to) or, without --group, --reset"
-        return cls(f"injector {source!r}", again + advice)
+    def injector(cls, source: str, target: str) -> "TopicUser":
+        """Return an injector that writes to ``target``."""
+        advice = "se a new output topic (--to) or, without --group, --reset"
+        again = f"Start the injector again: it copies its input from the beginning. If this error comes back, u{advice}"
+        return cls(f"injector {source!r}", f"U{advice}", target, again)
 
     @classmethod
     def job(cls, name: str) -> "TopicUser":
@@ -53,7 +55,8 @@ class TopicIds(dict[str, str]):
         for topic, now in found.items():
             known = self.setdefault(topic, now)
             if known != now:
-                raise RecreatedTopicError(reader=user.name, topic=topic, known=known, found=now, advice=user.advice)
+                advice = user.output_advice if topic == user.output else user.advice
+                raise RecreatedTopicError(reader=user.name, topic=topic, known=known, found=now, advice=advice)
 
 
 FORMAT: Final = 1

@@ -713,7 +713,7 @@ def test_an_injector_whose_target_is_made_anew_fails_and_then_copies_all(kafka, 
         injector.run(until_end=True)
         recreate(kafka.config, marked, 1)
         write(kafka, raw, *[b'{"at": %d}' % NOW] * 2)
-        with pytest.raises(RecreatedTopicError, match=marked):
+        with pytest.raises(RecreatedTopicError, match=f"{marked}.* new one. Start the injector again: it copies"):
             injector.run()
     assert look(kafka, marked)[0] == []
     run(kafka, injection)
