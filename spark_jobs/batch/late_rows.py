@@ -55,7 +55,7 @@ def _late_rows(spark: SparkSession, spec: SourceSpec, start: Offsets, end: Offse
     """Return the late rows of a batch in the order of the log, judged again by the same thresholds."""
     late = rows_of(spark, spec, start, end).where("late")
     picked = late.select(
-        *("topic", "partition", "offset", F.unix_millis("timestamp").alias("timestamp"), "key", "raw", "headers"),
+        *("topic", "partition", "offset", "key", "raw", "headers"),
         *(F.unix_millis("event_time").alias("event_time"), "threshold.watermark", "threshold.of_partition"),
     )
     found = [LateRow(**row.asDict()) for row in picked.withColumnRenamed("raw", "value").collect()]

@@ -124,7 +124,6 @@ class LateRow:
     topic: str
     partition: int
     offset: int
-    timestamp: int
     key: bytes | None
     value: bytes | None
     event_time: int
@@ -135,7 +134,7 @@ class LateRow:
     def record(self) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]:
         """Return the key, the value, its headers, and those that name its offset, its watermark, and how late it is.
 
-        >>> row = LateRow("clicks", 0, 7, 0, None, b"", event_time=12, watermark=20, of_partition=True)
+        >>> row = LateRow("clicks", 0, 7, None, b"", event_time=12, watermark=20, of_partition=True)
         >>> dict(row.record()[2])["floodmark-late"].decode()
         '8 ms behind the watermark 1970-01-01T00:00:00.020+00:00 of its partition'
         """
