@@ -190,7 +190,9 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
         _late("Copy dropped events to this existing topic, which has no marks; default: only count them."),
     ] = None,
     source: Annotated[str, _output("Source id in the output topic; default: inject-<from>.")] = "",
-    interval: Annotated[float, _output("Seconds between transactions, and between marks.", **_SECONDS)] = 1,
+    interval: Annotated[
+        float, _output("Seconds between transactions, and between marks; at most 10 minutes.", **_SECONDS)
+    ] = 1,
     create: Annotated[
         bool, _output("Create the output topic if it does not exist, with the partitions of the input.", "--create")
     ] = False,

@@ -23,6 +23,7 @@ STATE_HEADER: Final = "floodmark-injector"  # of an injector's marks: next offse
 _MAX_STATE: Final = 900_000
 _MAX_SOURCE_BYTES: Final = 200
 _LARGEST: Final = 2**63 - 1
+_LONGEST_INTERVAL: Final = 600_000  # milliseconds; brokers allow transactions of 15 minutes by default
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Injection:
         dropped_to: an existing topic without marks to copy dropped records to; default: they are only counted.
         source: the injector's id as a source of the target topic; default: from the name of ``source_topic``.
         membership: how many sources write to the target topic: a number, or a `Membership` after a change.
-        interval: time between transactions, and so between marks.
+        interval: time between transactions, and so between marks; at most 10 minutes.
         align: how far a partition may be ahead of the slowest; default: any distance.
         allow_unreadable: start although no record has a readable event time, all times look like seconds, or the input
             has marks.
@@ -64,7 +65,9 @@ class Injection:
         if self.dropped_to in {self.source_topic, self.target_topic}:
             reason = f"dropped_to is {self.dropped_to!r}, the input or the output of the injection"
             raise UsageError(reason=f"{reason}; use a topic of its own")
-        duration_of(self.interval, "injection: the interval", 1)
+        if duration_of(self.interval, "injection: the interval", 1) > _LONGEST_INTERVAL:
+            reason = f"injection: the interval is {self.interval}, and Kafka aborts transactions of 15 minutes"
+            raise UsageError(reason=f"{reason}; expected at most 10 minutes")
         if self.align is not None:
             duration_of(self.align, "injection: align")
         membership_of(self.membership, "injection")

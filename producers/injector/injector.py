@@ -48,7 +48,6 @@ from floodmark.schemas.tracker import Hold
 
 _log = logging.getLogger(__name__)
 _LOOK_INTERVAL: Final = 10_000
-_LONGEST: Final = 900_000  # milliseconds that a broker allows by default
 _LOOKS: Final = 2  # after which an open transaction is told: others are soon over
 _HIDDEN: Final = "injector %s: an open transaction hides the records from %s on: they are not copied until it has ended"
 _OUTPUT: Final = {
@@ -153,7 +152,7 @@ class Injector(Closing):
 
         def writer(partition: int | None) -> Transaction:
             longest = max(60_000, 30_000 + milliseconds(self.injection.interval))  # or Kafka aborts it too early
-            settings = {**_OUTPUT, "transaction.timeout.ms": min(longest, _LONGEST), **self._config}
+            settings = {**_OUTPUT, "transaction.timeout.ms": longest, **self._config}
             return Transaction(settings, source, target, kind="injector", shard=partition, refused=self._refusal)
 
         own = writer(self._partition)

@@ -16,6 +16,12 @@ def test_a_membership_that_is_none_is_refused(slip):
         Injection("raw", "marked", JsonField("at"), membership=slip)
 
 
+def test_an_interval_for_which_kafka_keeps_no_transaction_open_is_refused():
+    assert Injection("raw", "marked", JsonField("at"), interval=timedelta(minutes=10)).interval
+    with pytest.raises(UsageError, match=r"the interval is 0:15:00, .* expected at most 10 minutes"):
+        Injection("raw", "marked", JsonField("at"), interval=timedelta(minutes=15))
+
+
 @pytest.mark.parametrize("topic", ["raw", "marked"])
 def test_dropped_records_return_neither_to_the_input_nor_to_the_output(topic):
     with pytest.raises(UsageError, match="use a topic of its own"):
