@@ -116,13 +116,16 @@ class PolicyFit:
                 "If senders or the broker paused for longer than --late, the watermark followed the clock: do nothing"
             )
             return f"{told} {paused}. Otherwise, it was moved too far by {past}. To start over, add --reset"
+        wanted = ceil(most / 1000)
+        far = sorted(far for delay, far in self._distances if delay <= 1000 * wanted)[ceil(0.99 * count) - 1]
         if apart:
-            own = most if most > order else None
-        else:  # it would be as --late, and hold the watermark back by as much
-            far = max(far for delay, far in self._distances if delay <= most)
-            own = far if 2 * far < most else None
-        also = "" if own is None else f" --out-of-order {ceil(own / 1000)}"
-        return f"{late} --late {ceil(most / 1000)}{also} keeps the times of 99 % of these"
+            own = max(far, most)
+            is_own = own > order
+        else:  # it would be as --late: too little, or it would hold the watermark back by as much
+            own = far
+            is_own = far > 1000 * wanted or 2 * far < most
+        also = f" --out-of-order {ceil(own / 1000)}" if is_own else ""
+        return f"{late} --late {wanted}{also} keeps the times of 99 % of these"
 
     def pop_advice(self) -> str | None:
         """Return the advice for the user, once; ``None``: no advice."""

@@ -48,6 +48,27 @@ def test_advice_is_given_where_more_lose_their_times_and_keeps_those_of_99_perce
         assert run(advised, delays)[0] >= 0.99 * len(delays)
 
 
+@pytest.mark.parametrize("order", [None, 60 * SECOND])
+def test_where_arrivals_go_back_the_first_advice_names_the_order_too(order):
+    """As in a topic to which an older day was added."""
+    arrivals = [NOW + number * 1_000 for number in (*range(3_000, 3_100), *range(800))]
+
+    def kept(policy):
+        fit = PolicyFit(policy)
+        partition = InputPartition(JsonField("at"), policy, fit=fit)
+        for number, arrival in enumerate(arrivals):
+            late = number % 7 * 1_000 + (number % 50 == 0) * 400_000
+            partition.take(None, b'{"at": %d}' % (arrival - late), arrival)
+        fit.judge()
+        return partition.outcomes[Outcome.ON_TIME], fit.pop_advice()
+
+    _, advice = kept(TimePolicy(late=5 * SECOND, out_of_order=order))
+    late, order = map(int, re.search(r"--late (\d+) --out-of-order (\d+) keeps the times of 99 %", advice).groups())
+    on_time, advice = kept(TimePolicy(late=late * SECOND, out_of_order=order * SECOND))
+    assert on_time >= 0.99 * len(arrivals)
+    assert advice is None
+
+
 @pytest.mark.parametrize(
     ("policy", "delays", "said"),
     [
