@@ -10,7 +10,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Final, NamedTuple
 
 from floodmark.producers.board.estimate import inputs_named
@@ -43,6 +43,12 @@ _OFTEN: Final = 120_000
 
 _SLOW: Final = 5_000  # milliseconds of lag that may come and go, as at a start
 
+_SHRINKS: Final = 7
+"""Of the 45 pairs of ten lags, so many may shrink where the lag grows, as in Mann and Kendall's test of a trend.
+
+Lags without a trend have so few once in 400 times.
+"""
+
 _AHEAD: Final = 300_000  # milliseconds that a watermark may be ahead of the clock: clocks of machines differ
 _CENTURY: Final = 36_525 * 86_400_000  # no booking is so far ahead, but a placeholder such as 9999-12-31 is
 
@@ -55,7 +61,7 @@ class Health(StrEnum):
     """The verdict on a source in a partition; ``None`` instead: its marks are too few to tell."""
 
     OK = "OK"  # the watermark advances or is not behind the clock, or the source is idle or ended
-    WARN = "WARN"  # its lag is over 5 s, and never shrank over ten marks; an injector has no events; many restarts
+    WARN = "WARN"  # its lag is over 5 s, and grew over ten marks; an injector has no events; many restarts
     REWIND = "REWIND"  # the watermark is lower than before: rows between the two are late
     UNCOUNTED = "UNCOUNTED"  # more sources write to the topic than its membership counts
     STALL = "STALL"  # the watermark did not advance over ten marks, and for longer than it lately did
@@ -331,9 +337,9 @@ class History:
             if is_silent and front is not None and front > watermark:
                 return Health.STOP
             return None if self.may_have_jumped(now) else Health.OK
-        if self.peak is not None and watermark < self.peak:
-            return Health.REWIND
-        return Health.STOP if is_silent else self._movement()
+        if is_silent:
+            return Health.STOP
+        return Health.REWIND if self.peak is not None and watermark < self.peak else self._movement()
 
     def is_in_seconds(self, now: int) -> bool:
         """Return whether the watermark is in 1970, as if seconds were taken for milliseconds."""
@@ -369,7 +375,8 @@ class History:
         if not self.stands:
             lags = self._lags()
             slower = self.is_whole and lags[-1] > max(lags[0], _SLOW)
-            return Health.WARN if slower and all(b >= a for a, b in pairwise(lags)) else Health.OK
+            shrank = sum(b < a for a, b in combinations(lags, 2))
+            return Health.WARN if slower and shrank <= _SHRINKS else Health.OK
         stands = last.log_time - self._moved
         if self.is_whole and stands > max(*self._pauses, *self._stood):
             return Health.WARN if self._has_read_all else Health.STALL

@@ -1,6 +1,7 @@
 """The verdict on a source, rule by rule."""
 
 from dataclasses import replace
+from itertools import accumulate
 
 import pytest
 from floodmark.producers.board.causes import Cause, cause_of
@@ -68,13 +69,32 @@ def test_a_burst_of_marks_does_not_make_a_pause_a_stop():
     assert source.verdict(15_009 + 10_000) is Health.STOP
 
 
-def test_it_warns_when_the_lag_grew_at_every_step():
+def test_it_warns_when_the_lag_grew():
     slow = [number * 500 - 5_000 for number in range(30)]
     assert history(slow).verdict(29_500) is Health.WARN
-    slow[25] += 2_000
-    slow[26:] = [watermark + 2_000 for watermark in slow[26:]]
+    slow[25:] = [watermark + 3_000 for watermark in slow[25:]]
     assert history(slow).verdict(29_500) is Health.OK
     assert history([number * 800 for number in range(12)]).verdict(11_500) is Health.OK, "it has just begun"
+
+
+@pytest.mark.parametrize("steps", [(1_100, 100, 1_100, 600), (0, 1_400), (0, 0, 2_000)])
+def test_it_warns_at_each_mark_though_the_lag_shrinks_at_some(steps):
+    """As of a job that is slower than its input, and whose batches do not advance the watermark alike."""
+    watermarks = [-20_000, *(steps[number % len(steps)] for number in range(60))]
+    source, verdicts = History(), set()
+    for number, watermark in enumerate(accumulate(watermarks)):
+        source.take(mark("web", watermark, number), number * SECOND)
+        verdicts.add(source.verdict(number * SECOND)) if number > 20 else None
+    assert verdicts == {Health.WARN}
+
+
+@pytest.mark.parametrize("every", [2, 3, 5, 7, 9, 12])
+def test_it_does_not_warn_between_events_that_are_rare(every):
+    source, verdicts = History(), set()
+    for number in range(120):
+        source.take(mark("web", number // every * every * SECOND - 60_000, number), number * SECOND)
+        verdicts.add(source.verdict(number * SECOND)) if number > 40 else None
+    assert verdicts == {Health.OK}
 
 
 def test_it_catches_up_while_the_lag_shrinks_at_every_step():
@@ -86,6 +106,7 @@ def test_a_lower_promise_of_a_new_epoch_is_a_rewind_until_it_is_made_good():
     source = history(moving(20))
     history(moving(3, behind=15_000, start=20_000), epoch=2, into=source)
     assert source.verdict(22_500) is Health.REWIND
+    assert source.verdict(22_000 + 60_000) is Health.STOP, "it sends no marks any more"
     history(moving(3, behind=5_000, start=23_000), epoch=3, into=source)
     assert source.verdict(25_500) is Health.OK
 
