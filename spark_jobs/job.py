@@ -208,9 +208,11 @@ class Job:
         return [hold for config, topics in parts if topics for hold in root_holders(config, topics)]
 
     def _explained(self, hold: Hold) -> Hold:
-        """Add that a topic without marks may have some before the start of the job."""
+        """Say of a topic without marks that it may have older ones, or that the job has read nothing."""
         if hold.reason != UNMARKED:
             return hold
+        if self._has_read_nothing():
+            return replace(hold, reason="not read yet: the job has not finished its first batch")
         spec = next(spec for spec in self._handler.specs if hold.holder.topic in spec.topics)
         option = spec.connection.moved_start
         if option is None:
@@ -305,8 +307,11 @@ class Job:
         if error is not None:
             raise error
 
+    def _has_read_nothing(self) -> bool:
+        return self._handler.stopping.last_batch is None and not self._progress.counts.get("records")
+
     def _held(self) -> str:
-        if self._handler.stopping.last_batch is None and not self.counts["records"]:
+        if self._has_read_nothing():
             return "no batch yet"
         if self.watermark == END_OF_TIME:
             return "all input has ended, and the last results are not written yet"

@@ -55,7 +55,9 @@ def test_a_job_names_an_input_topic_without_marks_and_one_that_was_deleted(kafka
     plain.produce(given, events.encode({"user": "u", "at": 1_000}))
     plain.flush(30)
     job = start()
+    early = [hold.sentence for hold in job.holders()]
     job.processAllAvailable()
+    assert early == [f"{given}: not read yet: the job has not finished its first batch"]
     assert f"job {job.name} has read rows, but has no watermark. Topic {given}: {UNMARKED}" in caplog.messages
     waiting = re.escape(f"job {job.name!r} did not finish within 0 s. Last seen: {given}: {UNMARKED}")
     with pytest.raises(DeadlineError, match=waiting):
