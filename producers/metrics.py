@@ -44,7 +44,7 @@ class Metrics:
     watermark_delay_seconds: float | None = None
     """Clock minus watermark; below 0: the watermark is ahead of the clock; ``None``: unknown, or all has ended."""
     local_lag_seconds: float | None = None
-    """Of a job: input watermark minus output watermark; ``None``: unknown, or all has ended."""
+    """Of a job: the watermark of what it has read, minus its output watermark; ``None``: unknown, or all has ended."""
     processing_time_delay_seconds: float | None = None
     """Age of the oldest unfinished work (source: unacknowledged record) up to this stage; 0: none; ``None``: unknown"""
     missing_event_time: int | None = None
@@ -141,7 +141,7 @@ METRICS: Final = (
     _gauge("watermark_timestamp_seconds", "The watermark, Unix time; absent: unknown.", "watermark", 1e-3),
     _gauge(
         "local_lag_seconds",
-        "Input watermark minus output watermark of a job, at the last report; absent: unknown.",
+        "Watermark of what a job has read minus its output watermark, at the last report; absent: unknown.",
         "local_lag_seconds",
     ),
     _gauge(
