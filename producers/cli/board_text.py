@@ -11,7 +11,7 @@ from typing import Final
 import typer
 from floodmark.producers.board.causes import Cause
 from floodmark.producers.board.model import UNNAMED, Board, SourceView, Stage, State, TopicView
-from floodmark.producers.board.source_history import Health, severity
+from floodmark.producers.board.source_history import Health, is_failure, severity
 from floodmark.producers.board.why import Step, Why, trace
 from floodmark.producers.cli.command_line import moment, quietly, span
 from floodmark.producers.readers.chain import ChainReader
@@ -67,7 +67,9 @@ def others_of(step: Step, most: int = _SHOWN) -> str:
     """Return the other sources that hold a topic or fail; empty: there are none."""
     count, names = len(step.others), ", ".join(step.others[:most])
     more = ", ..." if count > most > 0 else ""
-    text = f"{count} more hold it or fail" if count > 1 else "1 more holds it or fails"
+    text = f"{count} more hold it" if count > 1 else "1 more holds it"
+    if step.held_by is not None and is_failure(step.held_by.verdict):
+        text += " or fail" if count > 1 else " or fails"
     return f"{text}{names and ': '}{names}{more}" if count else ""
 
 

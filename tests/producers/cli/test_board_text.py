@@ -46,6 +46,9 @@ def test_partitions_are_counted_as_partitions_and_other_sources_are_named():
     assert "clicks/0/web-2 (3 partitions)  STOP" in text
     assert "2 more hold it or fail: phone, web-1\n" in text
     assert "clicks/0/web-2 (3 partitions), 2 more hold it or fail" in printed(board_table(found, 300))
+    equal = board(("web-1", 60), ("web-2", 60), partitions=3)
+    assert "OK" in (text := printed(why_text(trace(equal, "clicks"), NOW)))
+    assert "; 1 more holds it: web-2\n" in text
     (step,) = page_view(found)["paths"]["clicks"]["steps"]
     assert (step["source"], step["others"]) == ("clicks/0/web-2 (3 partitions)", "2 more hold it or fail: phone, web-1")
     assert [one["place"] for one in page_view(found)["sources"]] == [
