@@ -95,8 +95,9 @@ all sources membership=Membership(version=2, size=...) with the number that writ
         if len(members) < self.membership.size or {mark.status for mark in members} != {Status.ENDED}:
             return None
         return (
-            "all sources of the topic have ended. At the next record, readers that have returned the end fail with "
-            "UnreadInputError. Start them over, and do not end a source that will write again"
+            "all sources of the topic have ended. This start takes the end back: readers wait for a new end, and those "
+            "that have returned the old one fail with UnreadInputError at the next record. Start them over, and do not "
+            "end a source that will write again"
         )
 
 

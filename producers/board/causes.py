@@ -116,9 +116,9 @@ _WORDS: Final = {
     ),
     Cause.REWOUND: _Words(
         "its watermark is lower than before: an earlier run had {older}",
-        "{0} restarted with a lower watermark. Its records below the old watermark are late until it has caught up. "
-        "If the old watermark was ahead of the clock, jobs that read {0} may be ahead, too: run floodmark why on their "
-        "output topics",
+        "{0} restarted with a lower watermark. For readers that have the old one, its records below that are late. If "
+        "the old one was ahead of the clock, {0} is right now, but jobs that read it may be ahead: run floodmark why "
+        "on their output topics",
     ),
     Cause.SLOW: _Words(
         "its watermark rises more slowly than the clock",

@@ -74,9 +74,8 @@ def trace(board: Board, topic: str) -> Why:
     advice = ". Also ".join(filter(None, parts))
     if unread and not advice:
         lacks = any("floodmark[" in (step.unread or "") for step in steps)
-        advice = (
-            f"check the name, and whether you have {'installed what it needs' if lacks else 'the right to read it'}"
-        )
+        name = "the name" if len(steps) == 1 else f"whether {steps[-1].topic} was deleted"
+        advice = f"check {name}, and whether you have {'installed what it needs' if lacks else 'the right to read it'}"
     elif cause is None and steps[-1].unmarked:
         advice = START_OR_INJECT
     elif cause is None and view is not None and view.state is State.IDLE:

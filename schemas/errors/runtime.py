@@ -75,7 +75,8 @@ class UnknownTopicError(InfrastructureError):
 
     template = (
         "topic {topic!r} does not exist on {bootstrap_servers}, or you have no right to describe it. Check the name "
-        "and your rights. Create a new topic first: with create_topics(), or inject --create for its copies."
+        "and your rights. If it is new, create it: with create_topics(), or a copy with inject --create. If it was "
+        "deleted, start over what has used it."
     )
     topic: str
     bootstrap_servers: object

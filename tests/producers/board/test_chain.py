@@ -160,12 +160,14 @@ def test_an_input_that_cannot_be_read_ends_the_way_there():
     assert why.steps[-1].unread == "Topic authorization failed"
     assert why.cause.source == "counts"
     assert why.exit_status == 1
-    assert why.advice == "check the name, and whether you have the right to read it"
+    assert why.advice == "check whether a was deleted, and whether you have the right to read it"
     assert chain.board().unread == (("a", "Topic authorization failed"),)
 
 
 def test_a_table_that_lacks_its_library_tells_to_install_it():
     chain = Chain()
+    chain.fold.refuse("a", "no such topic")
+    assert chain.why("a").advice == "check the name, and whether you have the right to read it"
     chain.fold.refuse("lake/daily", "ModuleNotFoundError: No module named 'deltalake'. Expected floodmark[delta]")
     assert chain.why("lake/daily").advice == "check the name, and whether you have installed what it needs"
 
