@@ -8,7 +8,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Final
@@ -365,28 +365,37 @@ class ExactlyOnceSink(_KafkaSink):
             counts = self._shards.write(frame, batch_id, self._partitions(self._topic))
         after_rows = self._records_after_rows(progress, published, late, counts, [header])
         for attempt in range(1, _ATTEMPTS + 1):
-            out = self._connected()
-            if batch_id <= self._last:
-                return
-            self._last = batch_id - 1
             try:
-                out.begin()
-                out.produce_rows(records)
-                for record in after_rows:
-                    out.produce(*record)
-                out.commit()
+                self._publish(batch_id, records, after_rows)
             except (BrokerUnavailableError, UnknownTopicError) as error:  # a new client asks for the topic again
                 if attempt == _ATTEMPTS:
                     raise
                 _log.warning("job %s: batch %d is retried after: %s", self._job, batch_id, error)
                 time.sleep(attempt)
-                self._out = None  # a new client aborts the open transaction, or finds that it was committed
-            except BaseException:
-                out.abort()  # or the next commit would include these records
-                raise
             else:
-                self._last = batch_id
                 return
+
+    def _publish(
+        self, batch_id: int, rows: Iterable[tuple[int, bytes | None, bytes]], after_rows: Sequence[_Record]
+    ) -> None:
+        """Write a batch in one transaction, unless the topic has it."""
+        out = self._connected()
+        if batch_id <= self._last:
+            return
+        self._last = batch_id - 1
+        try:
+            out.begin()
+            out.produce_rows(rows)
+            for record in after_rows:
+                out.produce(*record)
+            out.commit()
+        except (BrokerUnavailableError, UnknownTopicError):
+            self._out = None  # a new client aborts the open transaction, or finds that it was committed
+            raise
+        except BaseException:
+            out.abort()  # or the next commit would include these records
+            raise
+        self._last = batch_id
 
 
 def batch_of(record: Classified, job: str) -> tuple[str, int] | None:

@@ -4,15 +4,18 @@ The newer one finds all that the older one wrote.
 """
 
 from threading import Timer
+from unittest.mock import DEFAULT, Mock
 
 import pyarrow as pa
 import pytest
 from floodmark.producers.clients import admin
+from floodmark.producers.clients.transaction import Transaction
 from floodmark.producers.readers.replay import read_until_end
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.classify import Data
-from floodmark.schemas.errors import FencedError, ReplacedCheckpointError
+from floodmark.schemas.errors import BrokerUnavailableError, FencedError, ReplacedCheckpointError
 from floodmark.schemas.tracker import Tracker
+from floodmark.spark_jobs.batch import sinks
 from floodmark.spark_jobs.batch.shards import Shards
 from floodmark.spark_jobs.batch.sinks import ExactlyOnceSink
 from floodmark.spark_jobs.progress.progress import Progress
@@ -135,3 +138,19 @@ def test_a_start_does_not_wait_for_the_transactions_of_its_own_shards(kafka, top
     assert shard.producer.flush(30) == 0
     monkeypatch.setattr(admin, "LONGEST_TRANSACTION", 5)
     again.open()
+
+
+def test_a_commit_is_retried_while_kafka_is_away_also_for_a_new_client(kafka, topic, monkeypatch):
+    name = topic(1)
+    away = BrokerUnavailableError(bootstrap_servers="b", reason="away", seconds=1)
+    first = Transaction(kafka.config, "job", name)
+    monkeypatch.setattr(first, "commit", Mock(side_effect=away))
+    connect = Mock(wraps=Transaction, side_effect=[first, away, DEFAULT])
+    monkeypatch.setattr(sinks, "Transaction", connect)
+    sink = sink_of(kafka, name, "checkpoint")
+    sink.open()
+    run(sink, Frame(b"row", 1), 0)
+    assert connect.call_count == 3
+    until_readable(kafka, name)
+    records = [record for record in read_until_end(kafka.config, {(name, 0): 0}) if isinstance(record, Data)]
+    assert [record.value for record in records] == [b"row"]
