@@ -228,17 +228,18 @@ class ShardWriter:
         found = self._shards.last(shard)
         if found is not None:
             self._require_whole(found, last)
+        receipt = self._receipt  # of no batch: later starts need not judge a whole one of another checkpoint again
+        if found is not None and found.checkpoint_id == receipt.checkpoint_id:
+            receipt = replace(found, owner=receipt.owner)
         out.begin()
-        self._shards.store(out, shard, replace(found or self._receipt, owner=self._receipt.owner))
+        self._shards.store(out, shard, receipt)
         out.commit()
         return found
 
     def _require_whole(self, found: Receipt, last: tuple[str, int] | None) -> None:
         """Refuse to write behind a batch that lacks shards, or only its marks, unless this job finishes it."""
-        own = self._receipt.checkpoint_id
-        is_own = found.checkpoint_id == own
-        is_past = not is_own and last is not None and last[0] == own
-        if found.batch_id < 0 or is_past or (is_own and self._writes):
+        is_own = found.checkpoint_id == self._receipt.checkpoint_id
+        if found.batch_id < 0 or (is_own and self._writes):
             return
         if last is None or last[0] != found.checkpoint_id or last[1] < found.batch_id:
             whose = "this" if is_own else "its former"

@@ -133,6 +133,18 @@ def test_a_new_checkpoint_does_not_write_behind_a_batch_that_is_written_in_part(
     start("run-3", last=("c", 0), shards=None)
 
 
+def test_a_batch_that_was_written_whole_is_judged_once_whatever_checkpoints_follow(spark, start):
+    start().write(rows(spark), 0, 3)
+    start("run-2", last=("c", 0), shards=None)
+    start("run-3", last=("c", 1), shards=None)
+    start("run-4", checkpoint="d", last=("c", 1), shards=None)
+    start("run-5", checkpoint="d", last=("d", 0), shards=None)
+    start("run-6", checkpoint="e", last=("d", 0), shards=None)
+    start("run-7", checkpoint="f", last=("e", 0)).write(rows(spark), 0, 3)
+    with pytest.raises(ContinueError, match="batch 0 of its former checkpoint_location in part"):
+        start("run-8", checkpoint="e", last=("e", 0), shards=None)
+
+
 def test_a_row_that_kafka_rejects_is_named_and_nothing_is_written(spark, kafka, start):
     large = rows(spark, 0, 1).withColumn("value", F.expr("cast(repeat('1', 2000000) as binary)"))
     with pytest.raises(InvalidOutputError, match="rejected by Kafka"):
