@@ -49,6 +49,7 @@ _ATTEMPTS: Final = 5
 _AT_ONCE: Final = 8
 _LETTERS: Final = {*string.ascii_letters, *string.digits, *"._-"}
 _LONGEST: Final = 249  # of the name of a topic
+_LONGEST_TRANSACTION: Final = 900_000  # milliseconds that a broker allows by default
 _OUTCOME: Final = "shard INT, computed STRING, written STRING, refused STRING"
 _RECEIPT_SETTINGS: Final = {"cleanup.policy": "compact"}
 
@@ -68,7 +69,7 @@ class Shards:
 
     def fence(self, shard: int, refused: Any = None) -> Transaction:  # noqa: ANN401  # as Transaction has it
         """Fence the earlier writers of a shard."""
-        config = {**self.config, "transaction.timeout.ms": 300_000}
+        config = {"transaction.timeout.ms": _LONGEST_TRANSACTION, **self.config}
         return Transaction(config, self.job, self.topic, shard=shard, refused=refused)
 
     def last(self, shard: int) -> Receipt | None:

@@ -2,6 +2,7 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import Producer
@@ -10,7 +11,7 @@ from floodmark.producers.readers.receipts import receipts_topic, waiting_shards
 from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas.errors import ContinueError, FencedError, InvalidOutputError, NondeterministicBatchError
 from floodmark.spark_jobs.batch import shards
-from floodmark.spark_jobs.batch.shards import ShardTask, ShardWriter
+from floodmark.spark_jobs.batch.shards import Shards, ShardTask, ShardWriter
 from pyspark import TaskContext
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.harness import until
@@ -149,3 +150,10 @@ def test_a_row_that_kafka_rejects_is_named_and_nothing_is_written(spark, kafka, 
     large = rows(spark, 0, 1).withColumn("value", F.expr("cast(repeat('1', 2000000) as binary)"))
     with pytest.raises(InvalidOutputError, match="rejected by Kafka"):
         start().write(rows(spark).union(large), 0, 3)
+
+
+def test_a_transaction_may_take_as_long_as_a_broker_allows_by_default_unless_the_client_says_otherwise(monkeypatch):
+    monkeypatch.setattr(shards, "Transaction", given := Mock())
+    for client in ({}, {"transaction.timeout.ms": 60_000}):
+        Shards(client, "shops", "totals").fence(0)
+    assert [call.args[0]["transaction.timeout.ms"] for call in given.call_args_list] == [900_000, 60_000]
