@@ -8,7 +8,8 @@ shards, so that no mark is ahead of a row.  A receipt names the batch, and has t
 - A driver that starts fences all shards, and becomes the owner of their receipts.  A task of an older driver finds
   another owner, and fails.  So does a task that finds a later batch, such as on an executor that Spark had given up.
 - A task that is fenced itself, such as by its speculative copy, runs again.
-- After a restart, the rows of the batch are compared with the receipts before any row is written.
+- After a restart, the rows of the batch are compared with the receipts before any row is written.  If Spark loses rows
+  between two shards, and computes them again, they are compared once all shards are written.
 
 Receipts are in a compacted topic, with a partition for each shard: a reader of committed records waits for older
 transactions in its partition.  The idea is that of Beam's Kafka sink.
@@ -38,7 +39,7 @@ from floodmark.schemas.errors import (
 from floodmark.spark_jobs.internals.texts import reason_of
 from pyspark import Accumulator, TaskContext
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ _AT_ONCE: Final = 8
 _LETTERS: Final = {*string.ascii_letters, *string.digits, *"._-"}
 _LONGEST: Final = 249  # of the name of a topic
 _LONGEST_TRANSACTION: Final = 900_000  # milliseconds that a broker allows by default
-_OUTCOME: Final = "shard INT, computed STRING, written STRING, refused STRING"
+_OUTCOME: Final = "shard INT, stage INT, computed STRING, written STRING, refused STRING"
 _RECEIPT_SETTINGS: Final = {"cleanup.policy": "compact"}
 
 
@@ -115,7 +116,8 @@ class ShardTask:
         import pyarrow as pa  # noqa: PLC0415  # slow to import
 
         context = TaskContext.get()
-        shard, written, refused = 0 if context is None else context.partitionId(), None, None
+        shard, stage = (0, 0) if context is None else (context.partitionId(), context.stageId())
+        written = refused = None
         out = None if self.compares else self.shards.fence(shard, _RefusedRowError)
         if out is not None:
             written = self.shards.last(shard)
@@ -137,9 +139,9 @@ class ShardTask:
             if out is not None:
                 out.abort()  # does nothing after a commit
         self.finished.add(1)
-        outcome = [shard, computed.text, None if written is None else written.text, refused]
-        names = ["shard", "computed", "written", "refused"]
-        types = [pa.int32(), pa.string(), pa.string(), pa.string()]
+        outcome = [shard, stage, computed.text, None if written is None else written.text, refused]
+        names = ["shard", "stage", "computed", "written", "refused"]
+        types = [pa.int32(), pa.int32(), pa.string(), pa.string(), pa.string()]
         yield pa.RecordBatch.from_arrays(
             [pa.array([one], kind) for one, kind in zip(outcome, types, strict=True)], names
         )
@@ -280,8 +282,11 @@ class ShardWriter:
                 )
         written = {one["shard"]: Receipt.of(one["written"]) for one in outcomes if one["written"] is not None}
         self._compare(batch_id, outcomes, written)
-        for outcome in outcomes:
-            counts.update(written.get(outcome["shard"], Receipt.of(outcome["computed"])).rows)
+        receipts = {one["shard"]: written.get(one["shard"], Receipt.of(one["computed"])) for one in outcomes}
+        if any(_ran_again(frame.sparkSession, stage) for stage in {one["stage"] for one in outcomes}):
+            self._compare(batch_id, self._run(rows, task), receipts)
+        for one in receipts.values():
+            counts.update(one.rows)
         return counts
 
     def _compare(self, batch_id: int, outcomes: Iterable[Any], written: Mapping[int, Receipt]) -> None:
@@ -316,3 +321,9 @@ class ShardWriter:
             finally:
                 self._started = 0
         raise AssertionError
+
+
+def _ran_again(spark: SparkSession, stage: int) -> bool:
+    """Tell whether a stage may have run again, with input that Spark had lost, when some of its tasks were finished."""
+    status = spark.sparkContext.statusTracker().getStageInfo(stage)
+    return status is None or status.currentAttemptId > 0 or status.numCompletedTasks < status.numTasks

@@ -1,7 +1,10 @@
 """Exactly once from the executors: a transaction and a receipt for each shard of a batch."""
 
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -100,6 +103,31 @@ def test_a_task_that_its_copy_fences_runs_again(spark, kafka, start, tmp_path, m
     assert sum(start().write(rows(spark), 0, 3).values()) == ROWS
     assert (tmp_path / "fenced-0").exists()
     assert written(kafka, start) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("random", [False, True])
+def test_rows_that_spark_computes_again_between_two_shards_are_compared(
+    spark, kafka, start, tmp_path, monkeypatch, random
+):
+    manager = spark._jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager()  # noqa: SLF001
+    folders = [str(folder) for folder in manager.localDirsString()]
+
+    class Losing(ShardTask):
+        def __call__(self, batches):
+            yield from super().__call__(batches)
+            if not (tmp_path / "lost").exists():  # two of the four have not begun to read
+                (tmp_path / "lost").touch()
+                for folder in folders:
+                    for block in Path(folder).rglob("shuffle_*.data"):
+                        block.unlink()
+
+    monkeypatch.setattr(shards, "ShardTask", Losing)
+    changing = F.udf(lambda _: uuid.uuid4().bytes, "binary").asNondeterministic()
+    frame = rows(spark).withColumn("value", changing("value")) if random else rows(spark)
+    writer = start()
+    with pytest.raises(NondeterministicBatchError) if random else nullcontext():
+        assert sum(writer.write(frame.select(F.lit(None).cast("binary").alias("key"), "value"), 0, 3).values()) == ROWS
+    assert random or written(kafka, start) == list(range(ROWS))
 
 
 def test_the_shards_that_wait_are_counted(spark, kafka, start, tmp_path, monkeypatch):
