@@ -41,7 +41,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from traceback import clear_frames
+from traceback import clear_frames, format_exception
 from typing import Final
 from weakref import WeakValueDictionary, ref
 
@@ -67,7 +67,7 @@ from floodmark.spark_jobs.batch.snapshots import JobIdentity, Snapshots
 from floodmark.spark_jobs.batch.stopping import Stopping
 from floodmark.spark_jobs.internals.checkpoint import committed
 from floodmark.spark_jobs.internals.engine import Engine
-from floodmark.spark_jobs.internals.texts import was_cancelled
+from floodmark.spark_jobs.internals.texts import reason_of, was_cancelled
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.published import Published
 from floodmark.spark_jobs.reading.event_time import require_shift
@@ -78,6 +78,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 _log = logging.getLogger(__name__)
 _PATIENCE: Final = 10.0  # seconds to wait for the current batch at the end of the program
 _IDLE: Final = 10.0  # seconds between two checks of the topics while no batch runs
+_LONGEST: Final = 2_000  # characters of an error that Spark gets
 _handlers: Final = WeakValueDictionary[str, "BatchHandler"]()
 """The jobs of this process, by the id of the checkpoint; Spark keeps a handler in memory while its query runs."""
 os.register_at_fork(after_in_child=_handlers.clear)  # the end of a forked process stops no job
@@ -173,6 +174,16 @@ class BatchHandler:
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Run one batch; an error fails the query, and is kept for `Job` to raise."""
+        try:
+            self._call(frame, batch_id)
+        except Exception as error:
+            if len("".join(format_exception(error))) <= _LONGEST:
+                raise
+            # If the query is stopped now, Spark looks for an interrupt in the text, and its stack overflows.
+            reason = f"{type(error).__name__}: {reason_of(error)}"
+            raise JobFailedError(job=self.identity.job, reason=reason) from None
+
+    def _call(self, frame: DataFrame, batch_id: int) -> None:
         self._attached.wait()  # write() attaches right after it starts the query
         with self._failing():
             lacks_marks = self._lacks_marks()

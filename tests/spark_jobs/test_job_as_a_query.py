@@ -87,6 +87,33 @@ _CUT = _TO_KAFKA.replace("atexit.register(go_on.touch)", "handler._PATIENCE = 0.
 )
 
 
+_LONG = """
+import sys, threading, time
+from floodmark.spark_jobs import local_session, write
+from support.counting import read_events, windowed
+from support.harness import SMALL_BATCHES
+
+servers, topic, checkpoint = sys.argv[1:]
+queries = []
+
+def writer(frame, batch_id):
+    while not queries:
+        time.sleep(0.01)
+    threading.Thread(target=queries[0].stop, daemon=True).start()
+    while queries[0].isActive:
+        time.sleep(0.01)
+    raise ValueError("disk full, " + "and so on" * 100_000)
+
+rows = windowed(read_events(local_session("cell", settings=SMALL_BATCHES), servers, topic))
+job = write(rows, writer=writer, job="cell", checkpoint_location=checkpoint)
+queries.append(job.query)
+try:
+    job.awaitTermination()
+except Exception as error:
+    print(str(error).split(",")[0])
+"""
+
+
 _CTRL_C = """
 import os, signal, sys, threading, time
 from floodmark.spark_jobs import local_session, write
@@ -374,6 +401,14 @@ def test_a_batch_that_the_end_of_a_program_cuts_is_no_error(kafka, topic, checkp
     assert "StackOverflowError" not in done.stderr, done.stderr
     assert "terminated with error" not in done.stderr, done.stderr
     assert sum(end_offsets(kafka.config, out).values()) == 0
+
+
+def test_a_long_error_of_a_batch_while_spark_stops_the_query_does_not_overflow_its_stack(kafka, topic, checkpoint):
+    given = topic(1)
+    Stream.seeded(5, sources=1).produce(kafka.config, given, end=False)
+    done = run(_LONG, kafka.bootstrap_servers, given, checkpoint)
+    assert "StackOverflowError" not in done.stderr, done.stderr[:5_000]
+    assert done.stdout.splitlines() == ["job 'cell' failed: ValueError: disk full"]
 
 
 def test_a_job_that_fails_while_it_is_asked_says_its_own_error():
