@@ -66,8 +66,8 @@ from floodmark.spark_jobs.batch.sinks import Sink
 from floodmark.spark_jobs.batch.snapshots import JobIdentity, Snapshots
 from floodmark.spark_jobs.batch.stopping import Stopping
 from floodmark.spark_jobs.internals.checkpoint import committed
-from floodmark.spark_jobs.internals.engine import Engine
-from floodmark.spark_jobs.internals.texts import reason_of, was_cancelled
+from floodmark.spark_jobs.internals.engine import Engine, InterruptedBatchError
+from floodmark.spark_jobs.internals.texts import reason_of, was_cancelled, was_interrupted
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.published import Published
 from floodmark.spark_jobs.reading.event_time import require_shift
@@ -180,6 +180,8 @@ class BatchHandler:
             if len("".join(format_exception(error))) <= _LONGEST:
                 raise
             # If the query is stopped now, Spark looks for an interrupt in the text, and its stack overflows.
+            if was_interrupted(error):
+                raise InterruptedBatchError from None
             reason = f"{type(error).__name__}: {reason_of(error)}"
             raise JobFailedError(job=self.identity.job, reason=reason) from None
 
