@@ -150,7 +150,7 @@ class SourcePool:
         if self._membership.counts:
             self._membership.current = self._membership.grown(0, 1)
         membership = self._membership.current
-        self._channel.tell(repr(self), before.advice(membership, wall))
+        self._channel.tell(f"source {source!r}", before.advice(membership, wall))
         identity = Identity(source, before.next_epoch(wall), membership)
         return MergedSender(self._channel, MergedEmitter(identity, self._channel.partitions), self._clock, interval)
 

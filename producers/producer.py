@@ -139,7 +139,7 @@ class WatermarkedProducer:
             if self._generator.stamps and known is not None:
                 self._generator.on_tick(self._clock.steady(), known)  # stamps never go back
         if not joined:
-            self._channel.tell(repr(self), before.advice(identity.membership, wall))
+            self._channel.tell(f"source {identity.source!r}", before.advice(identity.membership, wall))
         if identity.epoch <= before.epoch:
             self._emitter.fenced_by = before.epoch
             _log.error("%r is fenced: the topic has marks of its epoch %d; pass a higher epoch=", self, before.epoch)
