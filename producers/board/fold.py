@@ -384,17 +384,32 @@ def _placed(
     found = [views[name] for name in named if name in views]
     if row.cause in {Cause.SILENT, Cause.HIDDEN} and (why := _of_silence(found, marks, row.source or "")) is not None:
         return replace(row, cause=why[0], reason=why[1])
-    if row.verdict not in {Health.WARN, Health.STALL} or row.cause is Cause.RESTARTS:
+    has_no_input = (
+        row.cause is Cause.SILENT and lags.local == 0 and len(found) == len(named) and _wrote_last(row, found)
+    )
+    if not has_no_input and (row.verdict not in {Health.WARN, Health.STALL} or row.cause is Cause.RESTARTS):
         return row
     holders = [row for view in found for row in view.held_by if row.cause is not Cause.TWINS]  # twins hold no watermark
     worst = max((row.verdict for row in holders), key=severity, default=Health.OK)
     stand = any(view.watermark is None and view.state is not State.ENDED for view in found)
     stand = stand or any(row.cause is Cause.UNSEEN for row in holders)
-    excused = stand or severity(worst) >= severity(row.verdict) or (row.verdict is Health.STALL and lags.local == 0)
+    excused = (
+        has_no_input
+        or stand
+        or severity(worst) >= severity(row.verdict)
+        or (row.verdict is Health.STALL and lags.local == 0)
+    )
     if not excused and len(found) == len(named):
         return row
     verdict = Health.OK if excused else row.verdict  # an unread input is no excuse, and may be the cause
     return replace(row, verdict=verdict, cause=Cause.WAITS, reason=reason_of(Cause.WAITS))
+
+
+def _wrote_last(row: SourceView, inputs: Collection[TopicView]) -> bool:
+    """Tell whether a job marked after the last mark of each source of its inputs: without more, it runs no batch."""
+    wrote = row.last
+    marked = [one.last for view in inputs for one in view.sources()]
+    return wrote is not None and all(last is not None and last <= wrote for last in marked)
 
 
 def _of_silence(inputs: Collection[TopicView], marks: TopicMarks, job: str) -> tuple[Cause, str] | None:

@@ -66,12 +66,20 @@ def trace(board: Board, topic: str) -> Why:
     if cause is None or not is_failure(cause.verdict):
         cause = _failing(board, topic) or (None if steps[-1].unmarked else cause)
     unread = any(step.unread for step in steps)
-    unclear = unread or state in {State.UNKNOWN, State.MISSING} or (cause is not None and cause.verdict is None)
+    unclear = (
+        unread
+        or steps[-1].unmarked
+        or state in {State.UNKNOWN, State.MISSING}
+        or (cause is not None and cause.verdict is None)
+    )
     status = 1 if cause is not None and is_failure(cause.verdict) else 2 if unclear else 0
     silent = [row for row in holders if row != cause and row.cause in _STOPPED and row.inputs]
     advised = [] if cause is None else [cause, *silent]
     parts = (advice_on(row.cause, row.source, is_job=bool(row.inputs), injects=row.injects) for row in advised)
     advice = ". Also ".join(filter(None, parts))
+    waiting = [row.source for row in holders if row.cause is Cause.WAITS and row.state is State.SILENT]
+    if advice and waiting:
+        advice += f". Then check whether job {waiting[-1]} goes on"
     if unread and not advice:
         lacks = any("floodmark[" in (step.unread or "") for step in steps)
         name = "the name" if len(steps) == 1 else f"whether {steps[-1].topic} was deleted"

@@ -248,6 +248,14 @@ def test_the_output_of_a_job_over_a_topic_without_marks_has_the_same_advice():
     assert (why.cause, why.advice, why.exit_status) == (None, START_OR_INJECT, 2)
 
 
+def test_a_chain_whose_input_was_emptied_is_not_called_well():
+    chain = Chain().job("counts", "a", "b")
+    chain.fold.add("a", whole=True)
+    why = chain.why("b")
+    assert [(step.topic, step.unmarked) for step in why.steps] == [("b", False), ("a", True)]
+    assert (why.cause, why.advice, why.exit_status) == (None, START_OR_INJECT, 2)
+
+
 def test_clocks_that_disagree_are_named():
     board = Chain().source("a").fold.board(10 * SECOND)
     assert "clocks disagree" in board.notes[0]

@@ -88,6 +88,13 @@ def test_it_warns_at_each_mark_though_the_lag_shrinks_at_some(steps):
     assert verdicts == {Health.WARN}
 
 
+@pytest.mark.parametrize(("ahead", "verdict"), [(300_000, Health.OK), (300_001, Health.TIME)])
+def test_an_event_more_than_five_minutes_ahead_of_the_clock_is_told(ahead, verdict):
+    source = history(moving(20), records=1)
+    source.take(mark("web", 20_000 + ahead, 20, records=2), 20_000)
+    assert source.verdict(20_000) is verdict
+
+
 @pytest.mark.parametrize("every", [2, 3, 5, 7, 9, 12])
 def test_it_does_not_warn_between_events_that_are_rare(every):
     source, verdicts = History(), set()

@@ -551,7 +551,9 @@ def test_behind_a_dead_job_that_had_read_all_the_dead_source_is_named_too(late, 
     assert [step.held_by.source for step in why.steps] == named
     assert (why.cause.source, why.exit_status) == (named[-1], 1)
     assert ("if web does not run" in why.advice) == ("web" in named)
-    assert "check whether job counts runs" in why.advice
+    assert ("check whether job counts runs" in why.advice) == ("web" not in named)
+    assert why.advice.endswith(". Then check whether job counts goes on") == ("web" in named), "it waits for its input"
+    assert (why.steps[0].held_by.verdict is Health.OK) == ("web" in named)
 
 
 def test_all_that_fails_is_named_with_its_partitions():
