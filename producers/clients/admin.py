@@ -168,15 +168,20 @@ def partition_count(
     client: AdminClient | Producer | Consumer, topic: str, bootstrap_servers: object, timeout: float = TIMEOUT
 ) -> int:
     """Return the number of partitions of a topic; `UnknownTopicError` if it does not exist; ``timeout``: seconds."""
-    # Right after its creation, a topic may have no leaders yet: ask until the deadline.
+    # Right after its creation, a topic may have no leaders yet, and Kafka may restart: ask until the deadline.
     deadline = Deadline(timeout)
     while True:
-        with answering(bootstrap_servers, timeout):
-            found = client.list_topics(topic, timeout=timeout).topics[topic]
-        if found.error is None and found.partitions:
-            return len(found.partitions)
-        if (found.error is not None and found.error.code() not in _ELECTING) or deadline.passed:
-            raise UnknownTopicError(topic=topic, bootstrap_servers=bootstrap_servers)
+        try:
+            with answering(bootstrap_servers, timeout):
+                found = client.list_topics(topic, timeout=max(0.1, deadline.left)).topics[topic]
+        except BrokerUnavailableError as error:
+            if isinstance(error, MissingRightError) or deadline.passed:
+                raise
+        else:
+            if found.error is None and found.partitions:
+                return len(found.partitions)
+            if (found.error is not None and found.error.code() not in _ELECTING) or deadline.passed:
+                raise UnknownTopicError(topic=topic, bootstrap_servers=bootstrap_servers)
         time.sleep(0.02)
 
 

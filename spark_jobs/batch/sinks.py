@@ -42,6 +42,7 @@ from typing_extensions import override
 _log = client_log(__name__)
 _TIMEOUT: Final = 30.0
 _ATTEMPTS: Final = 5
+_PATIENCE: Final = 60.0  # seconds that a job waits for Kafka
 BATCH_HEADER: Final = "floodmark-batch"
 """The header of a job's marks with the id of the checkpoint and the number of the batch."""
 
@@ -198,7 +199,7 @@ class _KafkaSink(Sink):
         return list(marks)
 
     def _partitions(self, topic: str) -> int:
-        return partition_count(self._producer, topic, self._config.get("bootstrap.servers"))
+        return partition_count(self._producer, topic, self._config.get("bootstrap.servers"), _PATIENCE)
 
 
 class AtLeastOnceSink(_KafkaSink):

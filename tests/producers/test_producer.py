@@ -4,6 +4,8 @@ import gc
 import time
 import weakref
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -22,7 +24,7 @@ from floodmark.producers import (
     punctuated,
     with_idleness,
 )
-from floodmark.producers.clients.admin import answering, redacted
+from floodmark.producers.clients.admin import answering, partition_count, redacted
 from floodmark.producers.testing import ManualClock
 from floodmark.schemas import Membership, Status
 from floodmark.schemas.errors import (
@@ -225,6 +227,16 @@ def test_settings_that_cannot_be_right_are_refused(kafka, topic):
 def test_an_unknown_topic_is_named(kafka):
     with pytest.raises(UnknownTopicError, match="no-such-topic"):
         producer(kafka, "no-such-topic")
+
+
+def test_a_broker_that_is_back_within_the_timeout_is_asked_again():
+    away = KafkaException(KafkaError(KafkaError._TRANSPORT))  # noqa: SLF001  # its public name
+    there = SimpleNamespace(topics={"t": SimpleNamespace(error=None, partitions={0: None, 1: None})})
+    client = Mock(list_topics=Mock(side_effect=[away, away, there]))
+    assert partition_count(client, "t", "here:9092") == 2
+    client = Mock(list_topics=Mock(side_effect=away))
+    with pytest.raises(BrokerUnavailableError):
+        partition_count(client, "t", "here:9092", 0.1)
 
 
 def test_no_broker_is_named(monkeypatch):
