@@ -26,7 +26,8 @@ from floodmark.schemas.topic_state import TopicState
 
 FORMAT: Final = 1
 START_OR_INJECT: Final = (
-    "if jobs, injectors or a WatermarkedProducer write to this topic, start them. If not, copy it with floodmark inject"
+    "if jobs, injectors or a WatermarkedProducer write to this topic, start them (a job marks it after its first "
+    "batch). If not, copy it with floodmark inject"
 )
 UNMARKED: Final = f"no watermark record (mark) was read yet: {START_OR_INJECT}"
 """The reason of a `Hold` by a topic without marks."""

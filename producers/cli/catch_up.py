@@ -139,7 +139,8 @@ def _lines(estimate: "Estimate", time: int | None, job: str) -> list[str]:
 def _gap_lines(gap: "TopicGap", *, by_group: bool) -> list[str]:
     most = f", the largest {max(gap.unread):,}" if len(gap.unread) > 1 else ""
     parts = f"{len(gap.unread)} partition{'s' * (len(gap.unread) > 1)}{most}"
-    lines = [f"{gap.topic}: {gap.total:,} unread in {parts}; grows by {gap.arrival_rate:,.0f} a second"]
+    pace = f"{gap.arrival_rate:,.1f}".removesuffix(".0")  # below the rates to catch up, which are rounded up
+    lines = [f"{gap.topic}: {gap.total:,} unread in {parts}; grows by {pace} a second"]
     if gap.assumed:
         why = "without an offset of the group" if by_group else "without a record from before"
         lines.append(f"{gap.assumed} of them {why}: all of their records count as unread")

@@ -42,7 +42,7 @@ def sizes_of(config: Config, injection: Injection, *, equal: bool) -> tuple[int,
     source, target = injection.source_topic, injection.target_topic
     sizes = require_topics(config, [source, target, *([injection.dropped_to] if injection.dropped_to else [])])
     if sizes[target] < sizes[source] or (equal and sizes[target] > sizes[source]):
-        reason = f"{target!r} has {sizes[target]} partitions and {source!r} has {sizes[source]}"
+        reason = f"{target!r} has {sizes[target]} partition(s) and {source!r} has {sizes[source]}"
         advice = "a group needs the same number in both" if equal else "give it as many partitions, or more"
         raise InjectorError(source=injection.source, reason=reason, advice=advice)
     return sizes[source], sizes[target]

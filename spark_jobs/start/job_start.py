@@ -139,8 +139,8 @@ class JobStart:
         if last.ended:
             return f"{new} and {self.output.new}"
         if last.watermark is None:
-            repeat = f"WriteOptions(start=Start(published='repeat')) if {self.output.name} has no results"
-            return f"{new}, with {repeat}, or else with {self.output.new}"
+            repeat = f"If {self.output.name} has no results, add WriteOptions(start=Start(published='repeat'))"
+            return f"{new}. {repeat}; if it has, use {self.output.new}"
         if self._can_continue(self.output, last):
             return f"{new}, with WriteOptions(start=Start(published='continue')) or {self.output.new}"
         return f"{new} and {self.output.new}"

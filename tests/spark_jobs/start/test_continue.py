@@ -418,9 +418,8 @@ def test_where_a_job_may_have_written_nothing_both_errors_advise_to_repeat(kafka
     assert "may have written results or none" in advice
     assert "If it has none, use WriteOptions(start=Start(published='repeat'))" in advice
     advice = refused_advice(ChangedQueryError, lambda: counted(edited(source, given), out, checkpoint))
-    assert (
-        f"with WriteOptions(start=Start(published='repeat')) if topic '{out}' has no results, or else with a" in advice
-    )
+    assert f"otherwise, use a new checkpoint_location. If topic '{out}' has no results, add WriteOptions(s" in advice
+    assert "repeat')); if it has, use a new output topic. If both" in advice
     counted(edited(source, given), out, new, start=repeat).stop()
 
 
