@@ -46,7 +46,7 @@ _SLOW: Final = 5_000  # milliseconds of lag that may come and go, as at a start
 _SHRINKS: Final = 7
 """Of the 45 pairs of ten lags, so many may shrink where the lag grows, as in Mann and Kendall's test of a trend.
 
-Lags without a trend have so few once in 400 times.
+Between events that are irregular, lags grow, too: for as long as the watermark stands.
 """
 
 _AHEAD: Final = 300_000  # milliseconds that a watermark may be ahead of the clock: clocks of machines differ
@@ -376,7 +376,8 @@ class History:
             lags = self._lags()
             slower = self.is_whole and lags[-1] > max(lags[0], _SLOW)
             shrank = sum(b < a for a, b in combinations(lags, 2))
-            return Health.WARN if slower and shrank <= _SHRINKS else Health.OK
+            by_more_than_pauses = shrank <= _SHRINKS and lags[-1] - lags[0] >= max(self._stood)
+            return Health.WARN if slower and (shrank == 0 or by_more_than_pauses) else Health.OK
         stands = last.log_time - self._moved
         if self.is_whole and stands > max(*self._pauses, *self._stood):
             return Health.WARN if self._has_read_all else Health.STALL

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import accumulate
+from random import Random
 
 import pytest
 from floodmark.producers.board.causes import Cause, cause_of
@@ -86,6 +87,18 @@ def test_it_warns_at_each_mark_though_the_lag_shrinks_at_some(steps):
         source.take(mark("web", watermark, number), number * SECOND)
         verdicts.add(source.verdict(number * SECOND)) if number > 20 else None
     assert verdicts == {Health.WARN}
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("gap", [2, 3, 5, 8])
+def test_it_seldom_warns_between_events_that_are_irregular(gap, seed):
+    """Of a source that is not slow: its watermark is five seconds below its last event."""
+    source, chance, event, warned = History(), Random(f"{gap}/{seed}"), 0, 0  # noqa: S311  # no secret
+    for number in range(1_000):
+        event = number * SECOND if chance.random() < 1 / gap else event
+        source.take(mark("web", event - 5_000, number), number * SECOND)
+        warned += source.verdict(number * SECOND) is Health.WARN
+    assert warned < 30
 
 
 @pytest.mark.parametrize(("ahead", "verdict"), [(300_000, Health.OK), (300_001, Health.TIME)])
