@@ -70,7 +70,7 @@ _WORDS: Final = {
         "{0} runs: do not restart it, but check whether Kafka accepts its records there",
         of_an_injector="if {0} is a group, a member may have died: start it again, or wait until the others have its "
         "partitions (session.timeout.ms, 45 s). Otherwise find the program whose open transaction stops this partition "
-        "of the input",
+        "of its input or output",
     ),
     Cause.HIDDEN: _Words(
         "an open transaction hides its marks from offset {older} on",

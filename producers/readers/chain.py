@@ -13,7 +13,7 @@ from typing import Final
 from confluent_kafka import KafkaException
 from floodmark.producers.board.causes import Cause
 from floodmark.producers.board.fold import Fold, Point
-from floodmark.producers.board.model import Board
+from floodmark.producers.board.model import Board, State
 from floodmark.producers.board.why import trace
 from floodmark.producers.clients.admin import (
     Config,
@@ -245,7 +245,10 @@ class ChainReader(Closing):
 
     def _explain_silence(self, board: Board) -> bool:
         """Look for what else Kafka shows of silent sources; return whether there are any."""
-        silent = [row for topic in board.topics() for row in topic.sources() if row.cause in _SILENT]
+        rows = [row for topic in board.topics() for row in topic.sources()]
+        silent = [
+            row for row in rows if row.cause in _SILENT or (row.cause is Cause.WAITS and row.state is State.SILENT)
+        ]
         for topic, job in sorted({(row.topic, row.source) for row in silent if row.inputs and row.source}):
             shards = 0, 0
             with suppress(BrokerUnavailableError, CorruptSnapshotError, KafkaException, UnknownTopicError):
@@ -254,10 +257,9 @@ class ChainReader(Closing):
         for topic in sorted({row.topic for row in silent}):
             hidden: Mapping[int, Place] = {}
             with suppress(BrokerUnavailableError, KafkaException, UnknownTopicError):
-                # A record that is newer than a source's last mark, and can be read, is in no open transaction.
-                since = {row.partition: (row.last or 0) + 1 for row in silent if row.topic == topic}
+                # If a record that is much newer than a source's last mark can be read, the transaction is newer.
                 lately = board.now - _LATELY
-                since = {at: min(time, lately) for at, time in since.items()}
+                since = {row.partition: min((row.last or 0) + _LATELY, lately) for row in silent if row.topic == topic}
                 hidden = hidden_records(self._admin, self._config, topic, since)
             self._fold.hide(topic, hidden)
         return bool(silent)

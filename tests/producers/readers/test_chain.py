@@ -241,18 +241,21 @@ def test_an_open_transaction_that_hides_the_marks_of_a_source_is_told(kafka, top
     twelve_marks(kafka, target)
     stray = Producer({**kafka.config, "transactional.id": target})
     stray.init_transactions(30)
+    plain = Producer(kafka.config)
+    plain.produce(target, b"of a source whose next mark is hidden", partition=1)
+    plain.flush(30)
     stray.begin_transaction()
     stray.produce(target, b"hangs", partition=1)
     stray.flush(30)
     twelve_marks(kafka, target)
-    assert end_offsets(kafka.config, target) == {0: 24, 1: 12}, "the last twelve marks are hidden"
+    assert end_offsets(kafka.config, target) == {0: 24, 1: 13}, "the last twelve marks are hidden"
 
     def found(reader):
         return [(row.cause, row.reason) for row in reader.board().topic(target).sources()]
 
     with ChainReader(kafka.config, [target], clock=later) as follower, ChainReader(kafka.config, [target]) as now:
         silent = (Cause.SILENT, reason_of(Cause.SILENT))
-        hidden = (Cause.HIDDEN, "an open transaction hides its marks from offset 12 on")
+        hidden = (Cause.HIDDEN, "an open transaction hides its marks from offset 13 on")
         assert found(follower) == [silent, hidden]
         assert hidden not in found(now), "it may end soon"
         stray.commit_transaction(30)
