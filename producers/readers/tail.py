@@ -9,6 +9,7 @@ from confluent_kafka import OFFSET_END
 from floodmark.producers.clients.admin import Config, offset_bounds
 from floodmark.producers.readers.observer import Observer
 from floodmark.schemas.classify import Classified, Data, Mark, Unreadable
+from floodmark.schemas.completeness.position import TopicUser
 from floodmark.schemas.errors import UnreadableValueError
 from floodmark.schemas.errors.base import iso, printable
 from floodmark.schemas.records import Status, Verdict
@@ -35,7 +36,7 @@ def tail_lines(  # options of a command
     """
     bounds = offset_bounds(config, topic)
     starts = {} if offset == 0 else {place: _start(offset, *at) for place, at in bounds.items()}
-    with Observer(config, [topic], offsets=starts) as observer:
+    with Observer(config, [topic], offsets=starts, user=TopicUser("tail", "Start it again")) as observer:
         tracker, records, shown = observer.trackers[topic], 0, False
         try:
             while True:

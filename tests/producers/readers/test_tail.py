@@ -8,9 +8,10 @@ from floodmark.producers import WatermarkedProducer, explicit
 from floodmark.producers.readers.tail import _json, _line, tail_lines
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import classify, mark_record
+from floodmark.schemas.errors import RecreatedTopicError
 from hypothesis import given
 from hypothesis import strategies as st
-from support.harness import grow
+from support.harness import grow, recreate
 from support.injection import until_readable
 
 HOSTILE = st.text(st.sampled_from("a\x1b[]0;\x07\n\r\x9b\u202e\u2028\x00é"), min_size=1, max_size=40)
@@ -34,6 +35,19 @@ def test_a_line_that_is_cut_says_so():
     texts = [_line(classify("t", 0, 0, 0, None, b"x" * size), None, None) for size in (5, 200)]
     assert [text.endswith("...") for text in texts] == [False, True]
     assert len(texts[1]) == 100
+
+
+@pytest.mark.kafka
+def test_a_topic_that_is_made_anew_is_told_with_advice_that_fits(kafka, topic):
+    target = topic(1)
+    writer = Producer(kafka.config)
+    writer.produce(target, b"x")
+    writer.flush(30)
+    lines = tail_lines(kafka.config, target, offset=0)
+    assert "x" in next(lines)
+    recreate(kafka.config, target, 1)
+    with pytest.raises(RecreatedTopicError, match=r": tail has used the topic .* Start it again\."):
+        list(lines)
 
 
 @pytest.mark.kafka
