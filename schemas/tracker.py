@@ -12,7 +12,7 @@ Streams; fencing and leases follow "Streaming Systems" (Akidau et al., ch. 3).
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -55,6 +55,16 @@ class Hold:
         """The hold as text for messages: who, why, the watermark, and since when."""
         at = "" if self.watermark is None else f" {iso(self.watermark)}"
         return f"{self}{at}" + ("" if self.since is None else f", since {iso(self.since)}")
+
+
+def sentences(holds: Sequence[Hold], most: int = 3) -> str:
+    """Return some holds as text for messages, and the number of the others.
+
+    >>> sentences([Hold(Holder("clicks", number, "web"), None, "idle") for number in range(3)], most=1)
+    'clicks/0/web: idle; and 2 more'
+    """
+    more = [f"and {len(holds) - most} more"] if len(holds) > most else []
+    return "; ".join([*(hold.sentence for hold in holds[:most]), *more])
 
 
 def _active(name: str, topic: TopicState) -> Iterator[Hold]:

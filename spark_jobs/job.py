@@ -17,7 +17,7 @@ from floodmark.producers.readers.chain import root_holders
 from floodmark.schemas.errors import DeadlineError, FencedError, FloodmarkError, JobFailedError, UsageError
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.timestamps import END_OF_TIME
-from floodmark.schemas.tracker import UNMARKED, Hold
+from floodmark.schemas.tracker import UNMARKED, Hold, sentences
 from floodmark.spark_jobs.batch.handler import BatchHandler
 from floodmark.spark_jobs.batch.report import COUNTED, Batch
 from floodmark.spark_jobs.internals.engine import last_report, reports
@@ -315,8 +315,7 @@ class Job:
             return "no batch yet"
         if self.watermark == END_OF_TIME:
             return "all input has ended, and the last results are not written yet"
-        held = "; ".join(hold.sentence for hold in self.holders()[:3])
-        return held or f"watermark {iso(self.watermark)}, held by no source"
+        return sentences(self.holders()) or f"watermark {iso(self.watermark)}, held by no source"
 
     def stop(self) -> None:
         """Stop the job after the current batch; a later start continues after it.

@@ -22,7 +22,7 @@ from floodmark.schemas.errors import UnsupportedQueryError, UsageError
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import membership_of
 from floodmark.schemas.timestamps import END_OF_TIME, duration_of
-from floodmark.schemas.tracker import AS_WRITTEN
+from floodmark.schemas.tracker import AS_WRITTEN, sentences
 from floodmark.spark_jobs.batch import output_observation
 from floodmark.spark_jobs.batch.handler import BatchHandler, register_running, stop_running
 from floodmark.spark_jobs.batch.handler_settings import Settings
@@ -270,8 +270,7 @@ def preview(result: DataFrame, *, wait: timedelta = timedelta(seconds=30), rows:
     has_ended = job.watermark == END_OF_TIME
     told = [f"{shown}, {'the input has ended' if has_ended else f'watermark {iso(job.watermark)}'}"]
     if not job.ended and not enough.is_set():
-        holds = [hold.sentence for hold in job.holders()[:3]]
-        told += holds or ["the results are not computed yet: pass a longer wait="]
+        told += [sentences(job.holders()) or "the results are not computed yet: pass a longer wait="]
     print("; ".join(told))  # noqa: T201  # as DataFrame.show does
 
 
