@@ -31,6 +31,7 @@ _WIDE: Final = 100
 _WIDEST: Final = 120
 _ALL: Final = 150
 _SHOWN: Final = 8
+_LONG: Final = 60_000  # milliseconds of unfinished work
 _LASTING: Final = {
     *(Cause.TWINS, Cause.ZOMBIE, Cause.RETIRED, Cause.UNCOUNTED, Cause.SECONDS, Cause.FUTURE, Cause.REWOUND)
 }
@@ -219,7 +220,9 @@ def why_text(why: Why, now: int) -> RenderableType:
         reason = f": {reason_of(why.cause, now)}"
         parts += ["", Text.assemble(("cause  ", "bold"), (place(why.cause), "bold red"), reason)]
     elif why.exit_status == 0:
-        parts += ["", Text("nothing is stuck", "green")]
+        behind = max((step.held_by.lags.processing or 0 for step in why.steps if step.held_by is not None), default=0)
+        more = f"; processing is {span(behind)} behind: see floodmark catch-up" if behind >= _LONG else ""
+        parts += ["", Text(f"nothing is stuck{more}", "green")]
     if why.advice:
         parts.append(Text.assemble(("do     ", "bold"), why.advice))
     return Group(*parts)

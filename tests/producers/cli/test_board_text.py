@@ -56,6 +56,16 @@ def test_partitions_are_counted_as_partitions_and_other_sources_are_named():
     ]
 
 
+def test_long_work_is_told_where_nothing_is_stuck():
+    fold = Fold()
+    for second in range(60):
+        at = BEGIN + second * SECOND
+        said = replace(mark("web", at, second), processing_time_watermark=at - 120 * SECOND)
+        fold.take(Mark("clicks", 0, second, at, said))
+    text = printed(why_text(trace(fold.board(NOW), "clicks"), NOW))
+    assert "nothing is stuck; processing is 2 min 1 s behind: see floodmark catch-up" in text
+
+
 def test_a_watermark_ahead_of_the_clock_is_said_to_be_ahead():
     found = board(("web", 60), ahead=DAY)
     assert "(23 h 59 min ahead of the clock)" in printed(why_text(trace(found, "clicks"), NOW))
