@@ -78,7 +78,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 _log = logging.getLogger(__name__)
 _PATIENCE: Final = 10.0  # seconds to wait for the current batch at the end of the program
 _IDLE: Final = 10.0  # seconds between two checks of the topics while no batch runs
-_LONGEST: Final = 2_000  # characters of an error that Spark gets
+_LONGEST: Final = 1_000  # characters of an error that Spark gets
 _handlers: Final = WeakValueDictionary[str, "BatchHandler"]()
 """The jobs of this process, by the id of the checkpoint; Spark keeps a handler in memory while its query runs."""
 os.register_at_fork(after_in_child=_handlers.clear)  # the end of a forked process stops no job

@@ -8,7 +8,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Final
@@ -377,7 +377,7 @@ class ExactlyOnceSink(_KafkaSink):
                 return
 
     def _publish(
-        self, batch_id: int, rows: Iterable[tuple[int, bytes | None, bytes]], after_rows: Sequence[_Record]
+        self, batch_id: int, rows: Sequence[tuple[int, bytes | None, bytes]], after_rows: Sequence[_Record]
     ) -> None:
         """Write a batch in one transaction, unless the topic has it."""
         out = self._connected()
