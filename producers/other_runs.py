@@ -96,7 +96,7 @@ all sources membership=Membership(version=2, size=...) with the number that writ
             return None
         return (
             "all sources of the topic have ended. This start takes the end back: readers wait for a new end, and those "
-            "that have returned the old one fail with UnreadInputError at the next record. Start them over, and do not "
+            "that have seen the old one fail with UnreadInputError at the next record. Start them over, and do not "
             "end a source that will write again"
         )
 

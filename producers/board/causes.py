@@ -75,8 +75,8 @@ _WORDS: Final = {
     Cause.HIDDEN: _Words(
         "an open transaction hides its marks from offset {older} on",
         "if {0} does not run, restart it, which aborts its own transaction. If it runs, find out whose transaction is "
-        "open (kafka-transactions.sh describe-producers): wait for {0} itself, and end another program. Kafka aborts a "
-        "transaction after the transaction.timeout.ms of its program",
+        "open (kafka-transactions.sh describe-producers): if it is that of {0}, wait; else end its program. Kafka "
+        "aborts a transaction after the transaction.timeout.ms of its program",
     ),
     Cause.DELETED: _Words(
         "it has stopped, and Kafka has deleted {older} records of {newer} that it has not read",
@@ -97,8 +97,8 @@ _WORDS: Final = {
         "check why {0} has no events there. If it expects none, call mark_idle(), or use with_idleness() as its "
         "strategy",
         "job {0} reads input and writes nothing: read its log, and check how long its windows are",
-        "nothing, if its input has no new records: while {0} runs, its watermark follows the clock again, behind by "
-        "--late, its pauses, and the age of the last record at its first start",
+        "nothing, if its input has no new records: while {0} runs, its watermark will follow the clock again, behind "
+        "by --late, its pauses, and the age of the last record at its first start",
     ),
     Cause.NO_PROMISE: _Words(
         "it sends marks and records, but its watermark does not advance",
@@ -155,7 +155,7 @@ _WORDS: Final = {
         "two processes use this source name: readers ignore the marks of epoch {older}, since epoch {newer} is higher",
         "stop one of the two processes, or give each its own source name and count both in the membership. Readers "
         "read the rows of the older process, but no watermark waits for them",
-        "job {0} runs twice: stop one of the two, or give one another name and output topic",
+        "job {0} runs twice: stop one of the two, or give one a new name and output topic",
     ),
     Cause.ZOMBIE: _Words(
         "a process with epoch {older} still writes, but readers ignore its marks: a process with epoch {newer} started "

@@ -234,7 +234,7 @@ def _first_line(trigger: str, first: int | None, begin: int | str, later: str, p
     if begin == "now" or later:
         return f"{line} It does not fire earlier periods; for them, use another --name and {past}."
     if begin == "earliest" and not judges:
-        return f"{line} It has the first watermark. To begin with the first row, add --json-field or --event-time."
+        return f"{line} It is by the first watermark. To begin with the earliest row, add --json-field or --event-time."
     return line
 
 

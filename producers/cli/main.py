@@ -79,9 +79,9 @@ def check(  # noqa: PLR0913  # each is an option of the command line
 ) -> None:
     """Read a whole topic and check it against its watermarks.
 
-    Finds late rows (with --json-field or --event-time), decreasing watermarks, missing and surplus members, gaps in
+    Finds late rows (with --json-field or --event-time), decreasing watermarks, missing and surplus sources, gaps in
     sequences, lost and surplus rows, unreadable marks and rows, topics without a readable row, conflicting replays,
-    zombies, membership conflicts, records after the end, partitions without marks and missing headers.
+    fenced marks ("zombie"), membership conflicts, records after the end, partitions without marks and missing headers.
 
     Exit status: 0 no faults, 1 faults found, 2 error.
     """
@@ -208,7 +208,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
         bool,
         _output(
             "With --until-end: emit the end of the source. Use it only if no more records will come: readers that have "
-            "returned the end fail on them.",
+            "seen the end fail on them.",
             "--end",
         ),
     ] = False,

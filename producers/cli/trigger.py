@@ -81,8 +81,8 @@ def trigger(  # noqa: PLR0913  # each is an option of the command line
     If the target fails, the command tries again, and the position does not move.
 
     --from applies to the first start only, which reads the topics from their beginning to know all sources. 'now'
-    begins with the period that contains the watermark; 'earliest' with the first row if you name the event time
-    (--json-field or --event-time), else with the first watermark.
+    begins with the period that contains the watermark; 'earliest' with the earliest row if you name the event time
+    (--json-field or --event-time), else just before the first watermark.
 
     Exit status: 0 interrupted, or the topics have ended, or --until-end; 2 error, such as a target that fails too long.
     """

@@ -293,7 +293,7 @@ class IncompletePeriodError(FloodmarkError):
     """A period of a topic that is not complete yet."""
 
     template = (
-        "topic {topic!r} is not complete until {end!t}: its watermark is {watermark!t}. It waits for {missing}. Try "
+        "topic {topic!r} is incomplete before {end!t}: its watermark is {watermark!t}. It waits for {missing}. Try "
         "again later; floodmark why {topic} shows the cause."
     )
     topic: str

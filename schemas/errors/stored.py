@@ -117,7 +117,7 @@ class UnreadInputError(SnapshotError):
     """A job or consumer that has ended, and whose input has new records after the end."""
 
     template = (
-        "{reader} has ended. Since then its input received {records} record(s) that it will not read: {places}. A "
+        "the input of {reader} has ended, but then received {records} record(s) that will not be read: {places}. A "
         "source that will write again must not end. To read the topics from the beginning, {advice}."
     )
     reader: str
@@ -145,8 +145,8 @@ class ReplacedCheckpointError(SnapshotError):
 
     template = (
         "job {job!r} has written to {output} from another checkpoint_location, or a newer copy of this one, since "
-        "batch {batch_id} of this one. Results would be written twice, or be missing. If that one is lost, use a new "
-        'checkpoint_location and Start(published="continue"). Otherwise, start it with the newer checkpoint_location, '
+        "batch {batch_id} of this one. Results would be written twice, or be missing. If the newer one is lost, use a "
+        'new checkpoint_location and Start(published="continue"). Otherwise, start the job with the newer one, '
         "or use a new checkpoint_location and {new_output}."
     )
     job: str

@@ -570,7 +570,7 @@ def test_an_injector_without_new_events_is_no_failure():
     paused = {"writes": lambda second: second < 20, "waits_since": END, "injects": True}
     _, why = asked(Writer(promise=until(20, behind(5)), **paused))
     assert (why.exit_status, why.cause.verdict, why.cause.cause) == (0, Health.WARN, Cause.NO_EVENTS)
-    assert "follows the clock again" in why.advice
+    assert "will follow the clock again" in why.advice
 
 
 def test_a_fault_does_not_hide_what_holds_the_topic():

@@ -199,7 +199,10 @@ def test_each_complete_period_is_fired_once_at_each_target(kafka, topic, tmp_pat
     assert "its input has ended: nothing will fire" in done.stderr
     done = floodmark(kafka, *run, "--run", "true", "--name", "past", "--from", "earliest")
     assert len(events_of(done)) == 3, "the rows before the first mark, at 3 h, are not read; no position was stored"
-    assert "begins at 1970-01-01T03:00:00Z. It has the first watermark. To begin with the first row, add" in done.stderr
+    assert (
+        "begins at 1970-01-01T03:00:00Z. It is by the first watermark. To begin with the earliest row, add"
+        in done.stderr
+    )
     assert "last rows are not read: no period from 1970-01-01T06:00:00Z on fires" in done.stderr
 
     # A new run after the end of all: a new trigger reads both, one that has ended refuses it.
