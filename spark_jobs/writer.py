@@ -57,7 +57,7 @@ from floodmark.spark_jobs.progress.watermarks import Stamp
 from floodmark.spark_jobs.queries import refusals
 from floodmark.spark_jobs.queries.plan import Operator, limited
 from floodmark.spark_jobs.queries.source_options import next_limits
-from floodmark.spark_jobs.reading.event_time import derived_times
+from floodmark.spark_jobs.reading.event_time import Derived, derived_times
 from floodmark.spark_jobs.reading.security import settings_of, spark_options
 from floodmark.spark_jobs.reading.source_spec import SourceSpec, plan_of, specs_of
 from floodmark.spark_jobs.start.job_output import job_output
@@ -152,7 +152,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     stamp = _stamp(result, None if writer is not None else event_time, options.watermark_hold)
     judged = event_times_of_state(frame)
     refusals.refuse_two_event_times(judged)
-    start.refuse_query(judged)
+    start.refuse_query(judged, later=_makes_later(result, event_time, derived, start.output_at))
     rebuild = _is_on(spark, REBUILD) if options.rebuild is None else options.rebuild
     topics = tuple(sorted({source for spec in specs for source in spec.topics}))
     identity = snapshots.claim(
@@ -290,6 +290,12 @@ def _require_arguments(
     UsageError.unless_type("options", options, WriteOptions, "WriteOptions(...)")
     if not result.isStreaming:
         raise UsageError(reason="the result is a batch DataFrame: begin with read()")
+
+
+def _makes_later(result: DataFrame, event_time: str | None, derived: Derived, output_at: int | None) -> bool:
+    """Tell whether event times, or the stamps that ``output_at`` cuts, may be later than those of the rows."""
+    unknown = output_at is not None and event_time is not None and not stamp_of(result, event_time).bounds
+    return derived.is_used or unknown
 
 
 def _stamp(result: DataFrame, event_time: str | None, hold: timedelta | None) -> Stamp:

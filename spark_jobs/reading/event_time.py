@@ -114,6 +114,7 @@ class Derived:
 
     shift: int = 0  # how far they may be before those of the input, milliseconds
     observations: tuple[str, ...] = ()  # the names of the observations of their minimum
+    is_used: bool = False  # whether there are any: they may be later than those of the input, by any time
 
     def of_rows(self, watermark: int | None) -> int | None:
         """See `lateness.of_rows`."""
@@ -140,7 +141,7 @@ def derived_times(plan: Operator) -> Derived:
         )
         raise UsageError(reason=reason)
     # The check of the output judges the results of an operator with state.
-    return Derived(max(found.values(), default=0), tuple(found.keys() - after_state))
+    return Derived(max(found.values(), default=0), tuple(found.keys() - after_state), bool(found))
 
 
 def require_shift(

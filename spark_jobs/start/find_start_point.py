@@ -50,7 +50,8 @@ class Needs:
             if self.widths is None:
                 reason = (
                     f"the query of job {self.job!r} does not tell how far before a result its input may be: give "
-                    "Start(largest_window=), the longest session with its gap or the bound of the join"
+                    "Start(largest_window=), the longest session with its gap, the bound of the join, or how much "
+                    "later the query makes times, plus its windows"
                 )
                 raise UsageError(reason=reason)
             return self.widths

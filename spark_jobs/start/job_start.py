@@ -33,6 +33,7 @@ class JobStart:
     plan: Operator
     windows_close: WindowsClose
     _judged: Sequence[tuple[str, Sequence[str]]] = field(default=(), init=False)
+    _widths: int | None = field(default=None, init=False)
     _last: LastBatch | None = field(default=None, init=False)
     _chosen: StartPoint | None = field(default=None, init=False)
 
@@ -83,9 +84,12 @@ class JobStart:
             )
             raise UsageError(reason=reason)
 
-    def refuse_query(self, judged: Iterable[tuple[str, Sequence[str]]]) -> None:
-        """Refuse a start that would repeat results, or not be exact; ``judged`` comes from `event_times_of_state`."""
-        self._judged = list(judged)
+    def refuse_query(self, judged: Iterable[tuple[str, Sequence[str]]], *, later: bool) -> None:
+        """Refuse a start that would repeat results, or not be exact; ``judged`` comes from `event_times_of_state`.
+
+        ``later``: whether the query may make times later, by how much is not known.
+        """
+        self._judged, self._widths = list(judged), None if later else widths(self.plan)
         started_at = None if self._stored is None else self._stored.output_at
         if self._wished is not None and not self._is_new and started_at != self._wished:
             refuse_output_at(self.plan, self._judged)
@@ -200,4 +204,4 @@ class JobStart:
 
     def _needs(self) -> Needs:
         start, stateful = self.options, any(node.keeps_state for node in self.plan.walk())
-        return Needs(self.job, self.specs, stateful, widths(self.plan), start.largest_window, start.early)
+        return Needs(self.job, self.specs, stateful, self._widths, start.largest_window, start.early)

@@ -23,7 +23,7 @@ class Start:
         largest_window: how far before the time of a result its input may be: the widest window (for windows of windows,
             all widths together), the longest session, or the bound of a join; also a time that the query adds, as in
             ``date_trunc('hour', at) + INTERVAL 1 HOUR``.  Default: computed for fixed windows and
-            `drop_duplicates_within`; other state needs it.
+            `drop_duplicates_within`; other state, times that the query adds, and `event_time` need it.
         early: how far the event time of a record may be ahead of its Kafka timestamp, 0 or more.
 
     Raises:

@@ -1,13 +1,14 @@
 """A job that begins at a time of its output: nothing before it, and the first window is whole."""
 
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from floodmark.schemas.errors import MissingSnapshotError, RetentionError, UsageError
 from floodmark.schemas.timestamps import to_datetime
-from floodmark.spark_jobs import ReadOptions, Start, WriteOptions, avro, read, write
+from floodmark.spark_jobs import ReadOptions, Start, WriteOptions, avro, event_time, read, write
 from floodmark.spark_jobs.start import find_start_point
 from support import operators
 from support.harness import delete_before
@@ -105,11 +106,34 @@ def test_results_that_are_later_than_their_rows_are_whole_if_the_user_says_so(
     out, at = topic(1), NOON + 60_000
     end = f"timestamp_millis((unix_millis(at) DIV {WIDTH} + 1) * {WIDTH}) AS at"
     wish = Start(output_at=to_datetime(at), largest_window=timedelta(milliseconds=WIDTH), early=timedelta(seconds=3))
+    with pytest.raises(UsageError, match="or how much later the query makes times"):
+        start(source(given).selectExpr("k", end, "n"), out, checkpoint, start=replace(wish, largest_window=None))
     job = start(source(given).selectExpr("k", end, "n"), out, checkpoint, start=wish)
     job.awaitTermination(60)
     expected = Counter((key, time // WIDTH * WIDTH + WIDTH, n) for key, time, n in rows)
     assert total(batches_of(kafka.config, out)) == {row: n for row, n in expected.items() if row[1] >= at}
     assert job.counts["records"] < len(rows) * 3 / 4, "it has read all"
+
+
+@pytest.mark.parametrize("published", ["refuse", "continue"])
+def test_windows_of_times_that_the_query_has_made_later_need_to_know_how_much(
+    kafka, topic, source, checkpoint, written, published
+):
+    """Else the first windows would lack the rows that were made later."""
+    given, rows = written
+    out, at = topic(1), NOON + 60_000
+    later = event_time(source(given).selectExpr("k", "at + INTERVAL 25 SECONDS AS at", "n"), "at")
+    if published == "continue":
+        start(windows(later), out, f"{checkpoint}-before").stop()
+    wish = Start(published=published, output_at=to_datetime(at), early=timedelta(seconds=3))
+    with pytest.raises(UsageError, match="or how much later the query makes times, plus its windows"):
+        start(windows(later), out, checkpoint, start=wish)
+    wish = replace(wish, published="repeat", largest_window=timedelta(seconds=25, milliseconds=WIDTH))
+    job = start(windows(later), out, checkpoint, start=wish)
+    job.awaitTermination(60)
+    expected = Counter((key, (time + 25_000) // WIDTH * WIDTH + WIDTH) for key, time, _ in rows)
+    found = {(key, end): n for key, end, n in total(batches_of(kafka.config, out))}
+    assert found == {window: n for window, n in expected.items() if window[1] >= at}
 
 
 def test_a_function_gets_no_row_before_it_and_a_whole_first_window(topic, source, checkpoint, written):
