@@ -28,7 +28,7 @@ def iceberg(
         name: ``catalog.database.table``; the session configures the catalog as ``spark.sql.catalog.<catalog>``.
         key: the columns that identify a row; with ``output_mode="update"``, the newest row of a key replaces the older
             one (MERGE).
-        partition_by: columns, or transforms such as ``partitioning.days("ended")``, if the table is created.
+        partition_by: columns, or transforms such as ``F.partitioning.days("ended")``, if the table is created.
         commit_every: the shortest time between two snapshots, 0 or more.  With 0, each batch is a snapshot.
 
     Raises:
