@@ -71,7 +71,7 @@ def check(  # noqa: PLR0913  # each is an option of the command line
     json_field: Annotated[str | None, option("JSON field with the event time; finds late rows.")] = None,
     unit: Annotated[
         str | None,
-        option("Unit of a number, since 1970; default: ms. Logical types have their own.", values=get_args(Unit)),
+        option("Unit of a number, since 1970; default: ms, or Avro's logical type.", values=get_args(Unit)),
     ] = None,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -150,12 +150,12 @@ def _show(groups: "dict[tuple[Any, ...], list[Finding]]", found: Counter[tuple[A
 def inject(  # noqa: PLR0913  # each is an option of the command line
     *,
     source_topic: Annotated[str, option("Input topic, without watermarks.", "--from")],
-    target_topic: Annotated[str, option("Output topic; needs at least as many partitions.", "--to")],
+    target_topic: Annotated[str, option("Output topic; as many partitions (more: without --group).", "--to")],
     bootstrap_servers: BootstrapServers = None,
     json_field: Annotated[str | None, _time("JSON field with the event time; a dot separates nested names.")] = None,
     unit: Annotated[
         str | None,
-        _time("Unit of a number, since 1970; default: ms. Logical types have their own.", values=get_args(Unit)),
+        _time("Unit of a number, since 1970; default: ms, or Avro's logical type.", values=get_args(Unit)),
     ] = None,
     schema: Annotated[Path | None, _time("File with the Avro schema of the values (single-object encoding).")] = None,
     event_time: Annotated[str | None, _time("Field with the event time, for --schema or --registry.")] = None,

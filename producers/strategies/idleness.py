@@ -72,7 +72,7 @@ class _WithIdleness(Generator):
 
 
 def with_idleness(strategy: Strategy, timeout: timedelta) -> Strategy:
-    """Mark a source as idle if it has no event and no new watermark for ``timeout``, measured by a steady clock.
+    """Mark a source as idle if it has no event and no `advance` for ``timeout``, measured by a steady clock.
 
     Readers learn of it at most one interval of marks later.  The source becomes active again before its next record and
     with a new watermark.  With `per_partition`, a partition that is silent for ``timeout`` follows the lowest watermark

@@ -28,7 +28,7 @@ class EventTimeUnitError(ResultError):
     template = (
         "job {job!r}: no event time of {topic} is after {latest!t}, but its watermark is {watermark!t}. Their unit "
         "is probably {factor:,} times as long as unit= says (s is 1,000 times as long as ms): change unit=, or the "
-        "expression of event_time. The batch has written no result."
+        "expression of event_time. The batch has written no mark."
     )
     job: str
     topic: str
@@ -259,11 +259,11 @@ class CheckpointFilesError(InfrastructureError):
 
 
 class LookaheadError(InfrastructureError):
-    """A batch read other marks than those from which its watermark was computed, so it wrote nothing."""
+    """A batch read other marks than those from which its watermark was computed, so it wrote no mark."""
 
     template = (
         "job {job!r}: a batch ran with the watermark {watermark!t}, which the look ahead had read, but the marks that "
-        "the batch itself read give only {found!t}. A topic that was deleted and created again causes this. Nothing of "
+        "the batch itself read give only {found!t}. A topic that was deleted and created again causes this. No mark of "
         "the batch was written: start the job again, and it resumes from the batch before. "
         "WriteOptions(lookahead=timedelta(0)) turns the look ahead off."
     )

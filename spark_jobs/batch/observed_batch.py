@@ -97,7 +97,7 @@ def _tally(job: str, progress: Progress, observed: ObservedBatch, counts: Counte
 def _judge_units(job: str, progress: Progress, observed: ObservedBatch, marks: Sequence[AnyMark]) -> None:
     """Compare rows with marks: if either are in January 1970, their unit is wrong.
 
-    It fails the job if all rows so far are, before it writes their results, and logs a warning of others.
+    It fails the job if all rows so far are, before it writes a mark, and logs a warning of others.
     """
     known = [mark for mark in marks if isinstance(mark, Mark)]
     times = [mark.record.watermark for mark in known]
