@@ -395,7 +395,7 @@ def test_an_injector_waits_for_a_topic_and_changes_no_row(kafka, topic, together
 @pytest.mark.kafka
 def test_a_held_injector_marks_at_once_as_the_other_topic_may_wait_for_it(kafka, topic):
     raw, marked, daily = topic(1), topic(1), topic(1)
-    injection = Injection(raw, marked, JsonField("at"), interval=timedelta(hours=1))
+    injection = Injection(raw, marked, JsonField("at"), interval=timedelta(minutes=10))
     with WatermarkedProducer(kafka.config, topic=daily, source="job", strategy=explicit(), interval=SOON) as job:
         job.advance(BEGIN)
         job.flush()
