@@ -483,6 +483,6 @@ def test_a_replaced_checkpoint_is_told_what_works_after_the_newer_run_has_ended(
     newer = f"{checkpoint}-newer"
     counted(windowed(source(given)), out, newer, start=AGAIN).awaitTermination(60)
     advice = refused_advice(ReplacedCheckpointError, lambda: counted(windowed(source(given)), out, checkpoint))
-    assert advice.endswith("the newer checkpoint_location, or use a new checkpoint_location and a new output topic.")
+    assert advice.endswith("start the job with the newer one, or use a new checkpoint_location and a new output topic.")
     counted(windowed(source(given)), out, newer).awaitTermination(60)
     counted(windowed(source(given)), topic(1), f"{checkpoint}-new").stop()
