@@ -210,7 +210,7 @@ def test_each_complete_period_is_fired_once_at_each_target(kafka, topic, tmp_pat
     again.write(7 * HOUR + 30)
     again.producer.end()
     done = floodmark(kafka, *run, "--run", "true", "--name", "files")
-    assert (done.returncode, "1 record(s) that it will not read: " + flights in done.stderr) == (2, True)
+    assert (done.returncode, "1 record(s) that will not be read: " + flights in done.stderr) == (2, True)
     done = floodmark(kafka, *run, "--run", "true", "--name", "new", "--from", "1970-01-01T05:00Z", "--json-field", "at")
     assert [event["start_ms"] for event in events_of(done)] == [5 * HOUR, 6 * HOUR, 7 * HOUR]
 

@@ -348,7 +348,7 @@ def test_rows_behind_an_end_that_was_given_out_are_refused_also_after_a_restart(
     assert read_all(log, position=position)[0] == [], "marks alone"
     log.row(85)
     log.mark("a", 85, 1, epoch=2, status=Status.ENDED)
-    with pytest.raises(UnreadInputError, match=r"1 record\(s\) that it will not read: t/0@10.*without position="):
+    with pytest.raises(UnreadInputError, match=r"1 record\(s\) that will not be read: t/0@10.*without position="):
         read_all(log, position=position)
     assert read_all(log)[0] == [5, 25, 45, 65, 85]
 
