@@ -28,9 +28,9 @@ class TopicUser(NamedTuple):
     @classmethod
     def injector(cls, source: str, target: str) -> "TopicUser":
         """Return an injector that writes to ``target``."""
-        advice = "se a new output topic (--to) or, without --group, --reset"
-        again = f"Start the injector again: it copies its input from the beginning. If this error comes back, u{advice}"
-        return cls(f"injector {source!r}", f"U{advice}", target, again)
+        advice = "use a new output topic (--to) or, without --group, --reset"
+        again = f"Start the injector again: it copies its input from the beginning. If this error comes back, {advice}"
+        return cls(f"injector {source!r}", advice.capitalize(), target, again)
 
     @classmethod
     def job(cls, name: str) -> "TopicUser":
