@@ -7,7 +7,7 @@ the history also learns the longest pause between two marks and the longest time
 
 import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from itertools import combinations, pairwise
@@ -375,13 +375,16 @@ class History:
         if not self.stands:
             lags = self._lags()
             slower = self.is_whole and lags[-1] > max(lags[0], _SLOW)
-            shrank = sum(b < a for a, b in combinations(lags, 2))
-            by_more_than_pauses = shrank <= _SHRINKS and lags[-1] - lags[0] >= max(self._stood)
-            return Health.WARN if slower and (shrank == 0 or by_more_than_pauses) else Health.OK
+            return Health.WARN if slower and self._grew(lags) else Health.OK
         stands = last.log_time - self._moved
         if self.is_whole and stands > max(*self._pauses, *self._stood):
             return Health.WARN if self._has_read_all else Health.STALL
         return Health.OK if self._rose else None
+
+    def _grew(self, lags: Sequence[int]) -> bool:
+        """Tell whether lags grew at every step, or in most pairs, and by more than the watermark lately stood."""
+        shrank = sum(b < a for a, b in combinations(lags, 2))
+        return shrank == 0 or (shrank <= _SHRINKS and lags[-1] - lags[0] >= max(self._stood))
 
 
 def _batch_watermark(published: bytes) -> int | None:
