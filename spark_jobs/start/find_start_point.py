@@ -26,6 +26,7 @@ class Needs:
     stateful: bool  # whether operators keep state
     widths: int | None
     """How far before a result its input may be, according to the query, see `plan.widths`; milliseconds."""
+    later: bool  # whether it may be further, since the query makes times later, by how much is not known
     largest_window: timedelta | None  # the same, according to the user
     early: timedelta  # how far event times may be ahead of Kafka's timestamps
 
@@ -47,7 +48,7 @@ class Needs:
 
     def _reach(self) -> int:
         if self.largest_window is None:
-            if self.widths is None:
+            if self.widths is None or self.later:
                 reason = (
                     f"the query of job {self.job!r} does not tell how far before a result its input may be: give "
                     "Start(largest_window=), the longest session with its gap, the bound of the join, or how much "

@@ -33,7 +33,7 @@ class JobStart:
     plan: Operator
     windows_close: WindowsClose
     _judged: Sequence[tuple[str, Sequence[str]]] = field(default=(), init=False)
-    _widths: int | None = field(default=None, init=False)
+    _later: bool = field(default=False, init=False)
     _last: LastBatch | None = field(default=None, init=False)
     _chosen: StartPoint | None = field(default=None, init=False)
 
@@ -89,7 +89,7 @@ class JobStart:
 
         ``later``: whether the query may make times later, by how much is not known.
         """
-        self._judged, self._widths = list(judged), None if later else widths(self.plan)
+        self._judged, self._later = list(judged), later
         started_at = None if self._stored is None else self._stored.output_at
         if self._wished is not None and not self._is_new and started_at != self._wished:
             refuse_output_at(self.plan, self._judged)
@@ -204,4 +204,5 @@ class JobStart:
 
     def _needs(self) -> Needs:
         start, stateful = self.options, any(node.keeps_state for node in self.plan.walk())
-        return Needs(self.job, self.specs, stateful, self._widths, start.largest_window, start.early)
+        reach = widths(self.plan), self._later, start.largest_window
+        return Needs(self.job, self.specs, stateful, *reach, start.early)

@@ -128,6 +128,8 @@ def test_windows_of_times_that_the_query_has_made_later_need_to_know_how_much(
     wish = Start(published=published, output_at=to_datetime(at), early=timedelta(seconds=3))
     with pytest.raises(UsageError, match="or how much later the query makes times, plus its windows"):
         start(windows(later), out, checkpoint, start=wish)
+    with pytest.raises(UsageError, match=r"largest_window is 0:00:09, and the windows of job .* need 0:00:10"):
+        start(windows(later), out, checkpoint, start=replace(wish, largest_window=timedelta(seconds=9)))
     wish = replace(wish, published="repeat", largest_window=timedelta(seconds=25, milliseconds=WIDTH))
     job = start(windows(later), out, checkpoint, start=wish)
     job.awaitTermination(60)
