@@ -220,7 +220,9 @@ def why_text(why: Why, now: int) -> RenderableType:
         reason = f": {reason_of(why.cause, now)}"
         parts += ["", Text.assemble(("cause  ", "bold"), (place(why.cause), "bold red"), reason)]
     elif why.exit_status == 0:
-        behind = max((step.held_by.lags.processing or 0 for step in why.steps if step.held_by is not None), default=0)
+        lags = [step.held_by.lags for step in why.steps if step.held_by is not None]
+        # The processing time of a job whose input is idle stands, and so does that of a source between two marks.
+        behind = max((min(lag.processing or 0, lag.local or 0) for lag in lags), default=0)
         more = f"; processing is {span(behind)} behind: see floodmark catch-up" if behind >= _LONG else ""
         parts += ["", Text(f"nothing is stuck{more}", "green")]
     if why.advice:

@@ -57,13 +57,20 @@ def test_partitions_are_counted_as_partitions_and_other_sources_are_named():
 
 
 def test_long_work_is_told_where_nothing_is_stuck():
-    fold = Fold()
-    for second in range(60):
-        at = BEGIN + second * SECOND
-        said = replace(mark("web", at, second), processing_time_watermark=at - 120 * SECOND)
-        fold.take(Mark("clicks", 0, second, at, said))
-    text = printed(why_text(trace(fold.board(NOW), "clicks"), NOW))
-    assert "nothing is stuck; processing is 2 min 1 s behind: see floodmark catch-up" in text
+    def told(last, status=Status.ACTIVE, pause=1):
+        fold = Fold()
+        for offset in range(60):
+            at = BEGIN + offset * pause * SECOND
+            read = replace(mark("totals", at - 130 * SECOND, offset), processing_time_watermark=at - 120 * SECOND)
+            read = replace(read, holder=Holder("clicks", 0, "web"))
+            for topic, said in (("clicks", mark("web", at, offset, status=status)), ("counts", read)):
+                fold.take(Mark(topic, 0, offset, at, said))
+        now = BEGIN + 60 * pause * SECOND
+        return printed(why_text(trace(fold.board(now), last), now))
+
+    assert "nothing is stuck; processing is 2 min 1 s behind: see floodmark catch-up\n" in told("counts")
+    assert "nothing is stuck\n" in told("counts", Status.IDLE)
+    assert "nothing is stuck\n" in told("clicks", pause=90), "a source between two marks"
 
 
 def test_a_watermark_ahead_of_the_clock_is_said_to_be_ahead():
