@@ -3,8 +3,6 @@
 import re
 import time
 from datetime import timedelta
-from pathlib import Path
-from tempfile import gettempdir
 
 import pytest
 from floodmark.producers.clients.admin import end_offsets
@@ -32,17 +30,17 @@ def table(text):
     return lines[1:], text.splitlines()[-1]
 
 
-def test_all_windows_of_an_input_that_has_ended(kafka, topic, result, capsys):
+def test_all_windows_of_an_input_that_has_ended(kafka, topic, result, capsys, tmp_path, monkeypatch):
     given = topic(2)
     stream = Stream.seeded(21)
     stream.produce(kafka.config, given)
-    before = set(Path(gettempdir()).glob("floodmark-preview-*"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     preview(result(given), wait=_WAIT, rows=10_000)
     rows, last = table(capsys.readouterr().out)
     assert sum(int(count) for _, _, count in rows) == stream.size
     assert len(rows) == len(stream.windows(WIDTH))
     assert last == f"{len(rows)} rows, the input has ended"
-    assert set(Path(gettempdir()).glob("floodmark-preview-*")) == before
+    assert not list(tmp_path.glob("floodmark-preview-*"))
 
 
 def test_it_shows_what_spark_shows_also_in_the_hour_that_a_clock_repeats(spark, kafka, topic, capsys, monkeypatch):
