@@ -226,7 +226,7 @@ class Injector(Closing):
     def _refusal(self, reason: str) -> InjectorError:
         """Return the error for a record that the target rejects."""
         size, place = self._largest
-        settings = "max.message.bytes, message.timestamp.* and cleanup.policy"
+        settings = "max.message.bytes, message.timestamp.*.max.ms and cleanup.policy"
         advice = f"give that topic the {settings} of the input, and start again"
         reason += f" (the largest record of this transaction is {place}, with {size:,} bytes)" if place else ""
         return InjectorError(source=self.injection.source, reason=reason, advice=advice)

@@ -19,7 +19,8 @@ def spark_watermark(watermark: int, windows_close: WindowsClose) -> int:
     """Convert a watermark T (no later event below T) to Spark's, by which rows are late if ``event_time <= watermark``.
 
     ``after`` gives T - 1 ms, so no operator drops a row at exactly T.  ``at`` gives T, which closes a window one mark
-    earlier, but operators on raw event times (joins, dropDuplicates, timers) drop a row at exactly T.
+    earlier, but operators on raw event times (joins, dropDuplicates, timers, ``groupBy`` of a time) drop a row at
+    exactly T.
 
     >>> spark_watermark(12, "after"), spark_watermark(12, "at"), spark_watermark(END_OF_TIME, "after") == END_OF_TIME
     (11, 12, True)
