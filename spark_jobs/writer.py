@@ -38,14 +38,13 @@ from floodmark.spark_jobs.batch.sinks import (
 )
 from floodmark.spark_jobs.batch.snapshots import REBUILD, SAME_QUERY, JobIdentity, Query, Snapshots
 from floodmark.spark_jobs.formats.format import Format
-from floodmark.spark_jobs.internals.analysed import check_supported, event_times_of_state
+from floodmark.spark_jobs.internals.analysed import check_supported, event_times_of_state, keys_of_sessions
 from floodmark.spark_jobs.internals.engine import start_query
 from floodmark.spark_jobs.internals.files import FILE_MANAGER, is_for_disks, require_replacing
 from floodmark.spark_jobs.internals.jvm import require_callbacks, without_lines
 from floodmark.spark_jobs.internals.stamped import stamp_of
 from floodmark.spark_jobs.internals.texts import (
     field_of,
-    is_global_session,
     meaning,
     meaning_of_column,
     unused_event_times,
@@ -373,7 +372,7 @@ def _refuse(result: DataFrame, plan: Operator, output_mode: str, trigger: Mappin
         _ = result.writeStream.trigger(**trigger) if trigger else None
     except PySparkException as error:
         raise UsageError(reason=f"Spark refuses trigger={trigger!r}: {str(error).splitlines()[0]}") from error
-    if any(is_global_session(node) for node in plan.walk()):
+    if 0 in keys_of_sessions(result):  # which Spark refuses only when the query runs
         reason, advice = "Spark needs another key to group sessions of a stream by", "group by a column of rows, too"
         raise UnsupportedQueryError(operator="session_window", reason=reason, advice=advice)
     try:

@@ -121,8 +121,8 @@ _WORDS: Final = {
         "on their output topics",
     ),
     Cause.SLOW: _Words(
-        "its watermark rises more slowly than the clock",
-        "{0} does not keep up: check what it waits for, or divide its work among more sources",
+        "its watermark falls behind the clock",
+        "{0} has no new events, or does not keep up: check what it waits for, or divide its work among more sources",
         "job {0} does not keep up: add partitions or cores, or allow larger batches",
     ),
     Cause.RESTARTS: _Words(

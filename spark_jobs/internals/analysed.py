@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame
 
 PLAN: Final = "DataFrame._jdf.queryExecution().analyzed()"
 DELAY: Final = "spark.watermarkDelayMs"  # the metadata that makes a column Spark's event time
+_SESSION: Final = "spark.sessionWindow"  # the same, of a column that groups by sessions
 
 _NEVER: Final = "9000 years"
 NEVER_MS: Final = 289_267_200_000_000
@@ -87,6 +88,17 @@ def _judged(node: Any) -> list[list[Any]]:  # noqa: ANN401  # a JVM plan
 def is_event_time(column: Any) -> bool:  # noqa: ANN401  # a JVM column
     """Tell whether Spark takes a column, or the windows in it, for the event time."""
     return bool(column.metadata().contains(DELAY))
+
+
+def keys_of_sessions(frame: DataFrame) -> list[int]:
+    """Return the number of keys of each streaming aggregate by sessions, besides the session; a constant is none."""
+    with reaching("Aggregate.groupingExpressions()"):
+        found = []
+        for node in nodes(analysed(frame)):
+            keys = list(each(node.groupingExpressions())) if kind_of(node) == "Aggregate" and node.isStreaming() else []
+            if any(kind_of(key) in NAMED and key.metadata().contains(_SESSION) for key in keys):
+                found.append(sum(not key.foldable() for key in keys) - 1)
+        return found
 
 
 def check_supported(frame: DataFrame, output_mode: str) -> None:

@@ -15,6 +15,7 @@ import pyspark
 from floodmark.schemas.classify import Offsets
 from floodmark.schemas.errors import PlainQueryError, UnsupportedSparkError
 from floodmark.schemas.timestamps import END_OF_TIME
+from floodmark.spark_jobs.internals.analysed import keys_of_sessions
 from floodmark.spark_jobs.internals.checkpoint import merged
 from floodmark.spark_jobs.internals.jvm import RELEASE, each, kind_of, nodes, reaching
 from floodmark.spark_jobs.lookahead.rules import WindowEnds
@@ -29,7 +30,12 @@ _UNARY: Final = "UnaryExecNode"
 _FAILS_UNASKED: Final = (4, 1)
 
 _ADAPTIVE: Final = "spark.sql.adaptive.streaming.stateless.enabled"  # on by default since Spark 4.1
-_starting: Final = threading.Lock()  # while a start changes this setting of its session
+_EXCLUDED: Final = "spark.sql.optimizer.excludedRules"
+_PUSHES: Final = [
+    f"org.apache.spark.sql.catalyst.optimizer.{rule}"
+    for rule in ("PushDownPredicates", "PushPredicateThroughNonJoin", "PushDownLeftSemiAntiJoin")
+]
+_starting: Final = threading.Lock()  # while a start changes settings of its session
 
 _known: Final[dict[tuple[str, str], bool]] = {}  # whether a class of operators has an interface; a cache
 
@@ -41,21 +47,26 @@ _start: Final = DataStreamWriter.start
 
 
 def start_query(writer: DataStreamWriter) -> StreamingQuery:
-    """Start a query whose watermark a batch handler drives, without adaptive execution.
+    """Start a query whose watermark a batch handler drives, with settings of its own.
 
-    That would read the rows of a batch before it calls the handler, and hide the plan from it.
+    Without adaptive execution, which would read the rows of a batch before it calls the handler, and hide the plan from
+    it.  With sessions, each filter stays where the query has it: Spark would apply one on the bounds of a session to
+    the rows, before they are merged to sessions, and lose those of long sessions.
     """
-    spark = writer._df.sparkSession  # noqa: SLF001
+    frame = writer._df  # noqa: SLF001
+    spark, has_sessions = frame.sparkSession, bool(keys_of_sessions(frame))
     with _starting:
-        before = spark.conf.get(_ADAPTIVE, None)
-        spark.conf.set(_ADAPTIVE, "false")  # the query copies the settings of the session
+        settings = {_ADAPTIVE: "false"}
+        if has_sessions:
+            settings[_EXCLUDED] = ",".join([*filter(None, [spark.conf.get(_EXCLUDED, "")]), *_PUSHES])
+        before = {name: spark.conf.get(name, None) for name in settings}
+        for name, value in settings.items():
+            spark.conf.set(name, value)  # the query copies the settings of the session
         try:
             return _start(writer)
         finally:
-            if before is None:
-                spark.conf.unset(_ADAPTIVE)
-            else:
-                spark.conf.set(_ADAPTIVE, before)
+            for name, former in before.items():
+                spark.conf.unset(name) if former is None else spark.conf.set(name, former)
 
 
 def last_report(query: StreamingQuery) -> dict[str, Any] | None:

@@ -44,7 +44,6 @@ _WINDOW: Final = "precisetimestampconversion"  # Spark's function in windows
 _FIXED: Final = re.compile(r" - (\d+)\) % (\d+)\).*?END\) - \d+\) \+ (\d+)\), LongType")
 """The start, the slide and the width of fixed windows, microseconds."""
 _GAP: Final = re.compile(r"cast\(([^()]+) as interval\)")
-_GLOBAL_SESSION: Final = re.compile(r"~?Aggregate \[session_window#[^\],]+\],")
 
 _LONGEST: Final = 500
 _TRACEBACK: Final = "Traceback (most recent call last):"
@@ -106,11 +105,6 @@ def _whole(node: Operator, depth: int) -> Iterator[str]:
             yield margin + " ".join(node.text.split()).lstrip(_STREAMING)
         for child in node.children:
             yield from _whole(child, depth)
-
-
-def is_global_session(node: Operator) -> bool:
-    """Tell whether an aggregate has sessions and no other key, which Spark refuses only when the query runs."""
-    return node.keeps_state and _GLOBAL_SESSION.match(node.text) is not None
 
 
 def unused_event_times(plan: Operator, reason: str) -> list[str]:

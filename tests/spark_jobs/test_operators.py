@@ -77,6 +77,7 @@ TABLE = [
     query(ops.one, ops.tumbling(10_000, "start")),
     query(ops.one, ops.tumbling(10_000, "latest")),
     query(ops.one, ops.session(3_000, "latest")),
+    query(ops.one, ops.session(3_000, longer=4_000)),
     query(ops.one, ops.tumbling(5_000), ops.session(3_000)),
 ]
 

@@ -6,6 +6,7 @@ watermark from which they are out (``None``: as soon as their input is read).  A
 milliseconds.
 """
 
+import operator
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -223,12 +224,15 @@ def first_and_last(width: int) -> Step:
     return Step(f"min_by, max_by {width}", spark, plain, stateful=True, aggregates=True)
 
 
-def session(gap: int, stamp: Literal["end", "latest"] = "end") -> Step:
-    """Sum in sessions; a row at exactly the end of a session still belongs to it: that is Spark's rule."""
+def session(gap: int, stamp: Literal["end", "latest"] = "end", longer: int = 0) -> Step:
+    """Sum in sessions that are longer; a row at exactly the end still belongs to its session: that is Spark's rule."""
 
     def spark(frame: DataFrame) -> DataFrame:
         grouped = frame.groupBy("k", F.session_window("at", f"{gap} milliseconds"))
         summed = grouped.agg(F.sum("n").alias("n"), F.max("at").alias("most"))
+        if longer:
+            bounds = (F.unix_millis(f"session_window.{name}") for name in ("end", "start"))
+            summed = summed.where(operator.sub(*bounds) > longer)
         column = "session_window.end" if stamp == "end" else "most"
         return _of_windows(summed, stamp=column, window="session_window")
 
@@ -239,11 +243,13 @@ def session(gap: int, stamp: Literal["end", "latest"] = "end") -> Step:
                 sessions[-1].append(row)
             else:
                 sessions.append([row])
+        sessions = [one for one in sessions if (one[-1].at - one[0].at) // 1000 + gap > longer]
         results = [_result(group[0].k, group[-1].at + gap * 1000, group, out) for group in sessions]
         return results if stamp == "end" else [replace(row, stamp=row.stamp - gap) for row in results]
 
     # As a time of a row, its end may have microseconds, and a stamp has none.
     name, hold = (f"session {gap}", 1) if stamp == "end" else (f"session {gap} stamped latest", gap + 1)
+    name += f" longer than {longer}" if longer else ""
     return Step(name, spark, plain, stateful=True, aggregates=True, hold=hold)
 
 

@@ -103,6 +103,11 @@ REFUSED = {
         {},
         "session_window is not supported: .*another key",
     ),
+    "sessions with a key that is the same for all rows": (
+        lambda rows, _: rows.groupBy(F.lit("all"), F.session_window("at", "8 seconds")).count(),
+        {},
+        "session_window is not supported: .*another key",
+    ),
     "an outer join in update": (
         lambda a, b: a.join(b, F.expr(BETWEEN), "leftOuter"),
         {"output_mode": "update"},

@@ -115,6 +115,18 @@ def test_results_that_are_later_than_their_rows_are_whole_if_the_user_says_so(
     assert job.counts["records"] < len(rows) * 3 / 4, "it has read all"
 
 
+@pytest.mark.every_spark
+def test_a_session_that_began_before_it_is_whole(kafka, topic, source, checkpoint, written):
+    """Spark applies a filter on the end of sessions to the rows, before they are merged."""
+    given, rows = written
+    out, at, query = topic(1), NOON + 60_000, operators.Query(operators.one, (operators.session(4_000),))
+    wish = Start(output_at=to_datetime(at), largest_window=timedelta(minutes=10))
+    start(query.spark([source(given)]), out, checkpoint, start=wish).awaitTermination(60)
+    found = {(key, end): n for key, end, n in total(batches_of(kafka.config, out))}
+    assert found == {(key, end): n for key, end, n in query.results(rows) if end >= at}
+    assert max(found.values()) > 100, "it began after"
+
+
 @pytest.mark.parametrize("published", ["refuse", "continue"])
 def test_windows_of_times_that_the_query_has_made_later_need_to_know_how_much(
     kafka, topic, source, checkpoint, written, published
