@@ -434,10 +434,10 @@ class TopicWatch:
         """Compare the ids when Kafka answers, also before an error of an offset: it may be of an earlier topic."""
         self._compare(answered(lambda: described(self.client, self._topics, self._servers), self._servers))
 
-    def check(self) -> Mapping[str, int]:
-        """Compare the ids; return the partition count of each topic, or nothing if Kafka does not answer."""
+    def check(self, timeout: float = 1.0) -> Mapping[str, int]:
+        """Compare the ids; return the partition count of each topic, or nothing if Kafka does not answer in time."""
         try:
-            found = described(self.client, self._topics, self._servers, timeout=1.0)
+            found = described(self.client, self._topics, self._servers, timeout)
         except (BrokerUnavailableError, TimeoutError) as error:
             _log.info("%s cannot check whether its topics were created again: %s", self._user.name, error)
         except UnknownTopicError:

@@ -45,7 +45,7 @@ from traceback import clear_frames, format_exception
 from typing import Final
 from weakref import WeakValueDictionary, ref
 
-from floodmark.producers.clients.admin import Config, TopicWatch, warn_of_compaction
+from floodmark.producers.clients.admin import TIMEOUT, Config, TopicWatch, warn_of_compaction
 from floodmark.schemas.classify import Offsets
 from floodmark.schemas.completeness.position import TopicUser
 from floodmark.schemas.errors import (
@@ -234,7 +234,7 @@ class BatchHandler:
         """Return the error of a topic that was deleted, or created again; ``None``: neither, or not known."""
         try:
             for watch in self._watches * 2:  # a watch ignores the first time that a topic is missing
-                watch.check()
+                watch.check(TIMEOUT)
         except (RecreatedTopicError, UnknownTopicError) as error:
             return error
         return None

@@ -4,8 +4,15 @@ import re
 
 import pytest
 from confluent_kafka import Producer
+from floodmark.producers.clients import admin
 from floodmark.producers.clients.admin import end_offsets
-from floodmark.schemas.errors import DeadlineError, PublishedError, RecreatedTopicError, UnknownTopicError
+from floodmark.schemas.errors import (
+    BrokerUnavailableError,
+    DeadlineError,
+    PublishedError,
+    RecreatedTopicError,
+    UnknownTopicError,
+)
 from floodmark.schemas.tracker import UNMARKED
 from floodmark.spark_jobs import Start
 from support.counting import counted, fails, read_events, windowed
@@ -69,10 +76,18 @@ def test_a_job_names_an_input_topic_without_marks_and_one_that_was_deleted(kafka
         until(lambda: fails(job), "the error", 60)
 
 
-def test_a_running_job_names_a_topic_that_was_created_again_with_fewer_records(kafka, given, start):
-    """Spark finds that before it plans a batch."""
+def test_a_running_job_names_a_topic_that_was_created_again_with_fewer_records(kafka, given, start, monkeypatch):
+    """Spark finds that before it plans a batch; Kafka is busy, and does not answer within a second."""
     job = start()
     job.processAllAvailable()
+    describe = admin.described
+
+    def slow(client, topics, servers, timeout):
+        if timeout <= 1:
+            raise BrokerUnavailableError(bootstrap_servers=servers, reason="busy", seconds=timeout)
+        return describe(client, topics, servers, timeout)
+
+    monkeypatch.setattr(admin, "described", slow)
     recreate(kafka.config, given, 2)
     with pytest.raises(RecreatedTopicError, match=given):
         until(lambda: fails(job), "the error", 60)
