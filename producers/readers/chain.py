@@ -41,7 +41,7 @@ from floodmark.schemas.errors import (
 )
 from floodmark.schemas.records import Holder
 from floodmark.schemas.timestamps import milliseconds
-from floodmark.schemas.tracker import Hold
+from floodmark.schemas.tracker import UNMARKED, Hold
 
 Bounds = Mapping[Partition, tuple[int, int]]
 """The first offset and the end of each partition."""
@@ -285,7 +285,8 @@ def root_holders(config: Config, topics: Collection[str]) -> list[Hold]:
         row = last.held_by
         if row is None:
             holder = Holder(last.topic)
-            found[holder] = Hold(holder, None, last.unread or "no source holds it")
+            reason = UNMARKED if last.unmarked else "no source holds it"
+            found[holder] = Hold(holder, None, last.unread or reason)
         else:
             holder = Holder(last.topic, row.partition, row.source)
             found[holder] = Hold(holder, row.watermark, row.reason or "lowest watermark", row.since)

@@ -14,12 +14,13 @@ from floodmark.producers.board.why import trace
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.readers import chain, replay
-from floodmark.producers.readers.chain import ChainReader
+from floodmark.producers.readers.chain import ChainReader, root_holders
 from floodmark.producers.readers.receipts import Receipt, receipts_topic
 from floodmark.producers.testing import ManualClock, mark
 from floodmark.schemas.classify import mark_record
 from floodmark.schemas.errors import BrokerUnavailableError
 from floodmark.schemas.records import Holder
+from floodmark.schemas.tracker import UNMARKED
 from support.harness import delete_before, recreate, until
 from support.injection import open_transaction
 
@@ -51,6 +52,12 @@ def job_marks(kafka, topic, holder, watermarks):
         key, value, headers = mark_record(replace(mark("job", watermark, number), holder=holder))
         plain.produce(topic, value, key, 0, headers=headers)
     plain.flush(30)
+
+
+@pytest.mark.kafka
+def test_a_chain_that_begins_with_a_topic_without_marks_is_held_there(kafka, topic):
+    name = topic(1)
+    assert [(hold.holder, hold.reason) for hold in root_holders(kafka.config, [name])] == [(Holder(name), UNMARKED)]
 
 
 @pytest.mark.kafka
