@@ -135,9 +135,11 @@ class TriggerLoop:
         waits = self.schedule is None and not self.ended and self.source.has_read(self._first[1])
         if waits:
             _log.warning(
-                "trigger %r waits for the first watermark to know its first period, and no deadline counts until then. "
+                "trigger %r waits for the first watermark to know its first period%s. "
                 "To begin now, use --from with a time. Held by %s",
-                *(self.rules.trigger, "; ".join(map(str, self.source.holders()[:1]))),
+                self.rules.trigger,
+                "" if self.rules.deadline is None else ", and no deadline counts until then",
+                "; ".join(map(str, self.source.holders()[:1])),
             )
         return waits
 

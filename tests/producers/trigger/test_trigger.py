@@ -231,11 +231,13 @@ def test_a_first_period_that_is_too_late_is_told_and_another_begin_does_not_move
 @pytest.mark.kafka
 def test_a_new_trigger_says_that_it_waits_for_the_first_watermark(kafka, topic):
     Source(kafka, flights := topic(1), size=2).reach(3 * HOUR)
-    run = [flights, "--every", "1h", "--deadline", "1s", "--run", "true", "--until-end"]
+    run = [flights, "--every", "1h", "--run", "true", "--until-end"]
+    limited = [*run, "--deadline", "1s"]
     waits, held = "waits for the first watermark", f"Held by {flights}/0: 1 of 2 sources of membership 1"
-    told = floodmark(kafka, *run).stderr
-    assert (told.count(waits), told.count(held)) == (1, 1), told
-    assert waits not in floodmark(kafka, *run, "--from", "1970-01-01T00:00Z").stderr
+    told = floodmark(kafka, *limited).stderr
+    assert (told.count(waits), told.count(held), "no deadline counts until then" in told) == (1, 1, True), told
+    assert f"{waits} to know its first period. To begin" in floodmark(kafka, *run, "--name", "unlimited").stderr
+    assert waits not in floodmark(kafka, *limited, "--from", "1970-01-01T00:00Z").stderr
 
 
 @pytest.mark.kafka
