@@ -340,6 +340,17 @@ renumbered = _map("n + 7", lambda: F.col("n") + 7, lambda n: n + 7)
 udf = _map("udf", lambda: F.udf(lambda n: n * 2 + 1, LongType())("n"), lambda n: n * 2 + 1)
 pandas_udf = _map("pandas udf", lambda: F.pandas_udf(lambda n: n * 3 + 2, LongType())("n"), lambda n: n * 3 + 2)
 filtered = Step("filter", lambda frame: frame.where("n % 3 != 0"), lambda rows, _: [row for row in rows if row.n % 3])
+
+
+def since(time: int) -> Step:
+    """Keep what is stamped from a time on: Spark may move such a filter before the operators that made the stamp."""
+    return Step(
+        f"since {time}",
+        lambda frame: frame.where(F.unix_millis("stamp") >= time),
+        lambda rows, _: [row for row in rows if row.stamp >= time],
+    )
+
+
 past = Step(  # by the clock of each batch, no row is of the future
     "past", lambda frame: frame.where("stamp < now() AND to_date(at) < current_date()"), lambda rows, _: rows
 )

@@ -16,7 +16,7 @@ from support.trial import Trial
 
 _BEGIN = 1_000_000
 _WIDTHS = [1_000, 3_000, 5_000, 10_000, 7_777, 20_000]
-_PLAIN = (ops.renumbered, ops.filtered, ops.exploded)
+_PLAIN = (ops.renumbered, ops.filtered, ops.since(_BEGIN + 8_000), ops.exploded)
 _PYTHON = (ops.udf, ops.pandas_udf)
 
 

@@ -112,7 +112,7 @@ def _start(trial: Trial) -> dict[str, Any]:
     """Say where the job begins, where that is not the first record, and how far back results reach."""
     if not trial.lost and trial.output_at is None:
         return {}
-    untold = ("session", "per time", "applyInPandas", "transformWithState")  # the windows do not say it
+    untold = ("session", "per time", "applyInPandas", "transformWithState", "mapInPandas", "floor")  # no window says it
     told = not trial.query.source.stateful and not any(step.name.startswith(untold) for step in trial.query.steps)
     where = {"published": "continue"} if trial.lost else {"output_at": to_datetime(trial.output_at)}
     return {"start": Start(**where, largest_window=None if told else timedelta(hours=10), early=timedelta(0))}
