@@ -222,19 +222,25 @@ class Tracker:
         part = self._topics[topic].partitions.get(partition)
         return part is not None and part.reported > 0
 
-    def holders(self) -> list[Hold]:
+    def holders(self, below: int | None = None) -> list[Hold]:
         """Name what holds the watermark back: all that is unknown, or else the sources with the lowest watermark.
 
         The strongest reason comes first.  If all sources are idle, that is the reason.  Empty only after the end.
+        ``below``: name all that is unknown, and all sources that have not reached this time.
         """
         topics = self._topics.items()
         unknown = [hold for name, topic in topics for hold in _unknown(name, topic)]
-        if unknown:
+        if unknown and below is None:
             return unknown
-        active = [hold for name, topic in topics for hold in _active(name, topic)]
-        if active:
-            lowest = min(hold.watermark for hold in active if hold.watermark is not None)
-            return [hold for hold in active if hold.watermark == lowest]
+        active = [(hold.watermark, hold) for name, topic in topics for hold in _active(name, topic)]
+        known = [(watermark, hold) for watermark, hold in active if watermark is not None]
+        lowest = min((watermark for watermark, _ in known), default=END_OF_TIME)
+        low = [hold for watermark, hold in known if watermark == lowest]
+        if below is not None:
+            more = [replace(hold, reason="low watermark") for time, hold in known if lowest < time < below]
+            low = [*unknown, *low, *more]
+        if low:
+            return low
         idle = [name for name, topic in topics if topic.combine().status is Status.IDLE]
         return [Hold(Holder(name), self._watermark, "all sources are idle") for name in idle]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from floodmark.producers.clients.admin import (
     COMPACTED,
@@ -24,12 +24,13 @@ from floodmark.schemas.errors import IncompletePeriodError, RetentionError, Unre
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import Status
 from floodmark.schemas.timestamps import are_seconds, duration_of, event_time_of
-from floodmark.schemas.tracker import Tracker, apply_mark
+from floodmark.schemas.tracker import Tracker, apply_mark, sentences
 
 if TYPE_CHECKING:
     from pyarrow import Table
 
 _log = logging.getLogger(__name__)
+_SHOWN: Final = 20
 
 
 class _Row(NamedTuple):
@@ -199,7 +200,7 @@ class _Reading:
                 topic=self._topic,
                 watermark=self.tracker.watermark,
                 end=self.end,
-                missing=", ".join(hold.sentence for hold in self.tracker.holders()),
+                missing=sentences(self.tracker.holders(self.end), _SHOWN),
             )
         return sorted(self._rows)
 

@@ -23,7 +23,7 @@ class Input(Protocol):
     def highest(self) -> int | None: ...  # noqa: D102
     @property
     def ended(self) -> bool: ...  # noqa: D102
-    def holders(self) -> list[Hold]: ...  # noqa: D102
+    def holders(self, below: int | None = None) -> list[Hold]: ...  # noqa: D102
     def poll(self, seconds: float, row: Row) -> None: ...  # noqa: D102
     def end(self) -> Offsets: ...  # noqa: D102
     def has_read(self, ends: Offsets) -> bool: ...  # noqa: D102

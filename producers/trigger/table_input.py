@@ -81,14 +81,17 @@ class TableInput(Closing):
         """Whether the jobs of all tables have ended."""
         return self.watermark == END_OF_TIME
 
-    def holders(self) -> list[Hold]:
-        """Return what holds back the watermark: the holder of the lowest table, or tables without watermark."""
+    def holders(self, below: int | None = None) -> list[Hold]:
+        """Return what holds back the watermark: the holder of the lowest table, or tables without watermark.
+
+        ``below``: the same of each table that has not reached this time.
+        """
         holds = []
         for name, found in self._found.items():
             if isinstance(found, str) or found.watermark is None:
                 why = found if isinstance(found, str) else "its job has not committed a watermark"
                 holds.append(Hold(Holder(name), None, why))
-            elif found.watermark == self.watermark and not self.ended:
+            elif (found.watermark == self.watermark or found.watermark < (below or 0)) and not self.ended:
                 holds.append(Hold(found.holder or Holder(name), found.watermark, f"it holds table {name}", found.since))
         return holds
 

@@ -127,9 +127,9 @@ class TopicInput(Closing):
         """The number of rows without a readable event time that this process has read."""
         return 0 if self._times is None else self._times.unreadable
 
-    def holders(self) -> list[Hold]:
-        """Return what holds back the watermark."""
-        return self._read.tracker.holders()
+    def holders(self, below: int | None = None) -> list[Hold]:
+        """Return what holds back the watermark; ``below``: all that has not reached this time."""
+        return self._read.tracker.holders(below)
 
     def poll(self, seconds: float, row: Row) -> None:
         """Read new records, at most some thousands; wait up to ``seconds`` for the first."""

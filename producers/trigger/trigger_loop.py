@@ -174,7 +174,7 @@ class TriggerLoop:
 
     def _next(self, schedule: Schedule, *, over: bool) -> TriggerEvent | None:
         seen = self._outlook.seen(schedule, over=over)
-        return schedule.due(seen, self.source.holders() if seen.current else ())
+        return schedule.due(seen, self.source.holders)
 
     def metrics(self) -> Metrics:
         """Return the metrics of this process; as of a job, the output watermark is the end of what was fired."""

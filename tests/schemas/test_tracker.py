@@ -402,6 +402,25 @@ def test_two_sizes_under_one_version_take_the_larger_and_are_counted():
     assert tracker.counts["membership_conflicts"] == 2
 
 
+def test_marks_of_an_older_membership_that_are_read_late_make_no_gap():
+    """One partition has the change of the membership when the other still has marks from before."""
+    before = [mark("a", 30, number, partitions=2) for number in range(3)]
+    after = [mark("a", 31, number, partitions=2, version=2) for number in range(3, 5)]
+    tracker, _ = play((before[0], 1), *((one, 0) for one in before + after), *((one, 1) for one in before[1:] + after))
+    assert (tracker.counts["retired"], tracker.counts["sequence_gaps"]) == (2, 0)
+    tracker.apply(mark("a", 32, 6, partitions=2, version=2), topic="t", partition=1, log_time=0)
+    assert tracker.counts["sequence_gaps"] == 1
+
+
+def test_all_that_has_not_reached_a_time_is_named():
+    tracker, _ = play(*((mark(name, time, size=4), 0) for name, time in (("a", 20), ("b", 10), ("c", 30))))
+    assert [hold.holder.source for hold in tracker.holders(30)] == [None, "b", "a"]
+    tracker.apply(mark("d", 40, size=4), topic="t", partition=0, log_time=0)
+    found = [(hold.holder.source, hold.reason) for hold in tracker.holders(30)]
+    assert found == [("b", "lowest watermark"), ("a", "low watermark")]
+    assert [hold.holder.source for hold in tracker.holders()] == ["b"]
+
+
 def test_a_gap_in_the_sequence_is_counted():
     tracker, _ = play((mark("a", 30, 0), 0), (mark("a", 31, 2), 0))
     assert tracker.counts["sequence_gaps"] == 1

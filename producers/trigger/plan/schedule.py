@@ -4,7 +4,7 @@ The invariant: *a period is fired as complete only if the watermark has reached 
 is*.  Before an event is fired, `Fired` with this event is stored; so after a crash the same event is fired again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -141,13 +141,14 @@ class Schedule:
         self.late_rows += 1
         return True
 
-    def due(self, seen: Seen, holds: Sequence[Hold] = ()) -> TriggerEvent | None:
+    def due(self, seen: Seen, holders: Callable[[int], Sequence[Hold]] = lambda _end: ()) -> TriggerEvent | None:
         """Return the next event, the same until `done`; ``None``: nothing is due.
 
-        Complete periods come first, in their order, then incomplete ones, then repairs.
+        Complete periods come first, in their order, then incomplete ones, then repairs.  ``holders`` names what has not
+        reached a time.
         """
         if self.fired.firing is None:
-            event = self._complete(seen) or self._incomplete(seen, holds) or self._repair(seen)
+            event = self._complete(seen) or self._incomplete(seen, holders) or self._repair(seen)
             self.fired = replace(self.fired, firing=event)
         return self.fired.firing
 
@@ -178,12 +179,13 @@ class Schedule:
             return None
         return self._event("complete", start, seen)
 
-    def _incomplete(self, seen: Seen, holds: Sequence[Hold]) -> TriggerEvent | None:
+    def _incomplete(self, seen: Seen, holders: Callable[[int], Sequence[Hold]]) -> TriggerEvent | None:
         deadline = self.next_deadline
         if deadline is None or deadline > seen.now or not seen.current or seen.watermark == END_OF_TIME:
             return None
         start = max(self.fired.next, self.fired.overdue)
-        return self._event("incomplete", start, seen, missing=tuple(map(missing_of, holds[:_MOST])))
+        found = holders(start + self.rules.every)[:_MOST]
+        return self._event("incomplete", start, seen, missing=tuple(map(missing_of, found)))
 
     def _repair(self, seen: Seen) -> TriggerEvent | None:
         ready = [start for start in self.fired.late if start < self.fired.next]

@@ -70,8 +70,8 @@ class LogInput:
     def ended(self):
         return self.watermark == END_OF_TIME
 
-    def holders(self):
-        return [Hold(Holder("flights", 0, "JFK"), self.watermark, "lowest watermark")]
+    def holders(self, below=None):
+        return [Hold(Holder("flights", 0, "JFK"), self.watermark, f"below {below}")]
 
     def poll(self, _seconds, row):
         self.world.step()
@@ -167,7 +167,7 @@ def test_no_period_is_missed_or_early_and_a_kill_repeats_only_the_event_that_was
             assert truth >= event.end, "fired before the watermark had passed the end of the period"
         elif event.kind == "incomplete":
             assert now >= event.end + DEADLINE
-            assert event.missing[0]["source"] == "JFK"
+            assert (event.missing[0]["source"], event.missing[0]["reason"]) == ("JFK", f"below {event.end}")
         assert event.watermark is None or event.watermark <= truth
     firsts = [events[0] for events in by_key.values()]
 
