@@ -77,14 +77,15 @@ all sources membership=Membership(version=2, size=...) with the number that writ
                 f"it counts {membership.size} sources, and the topic has marks of the same membership version that "
                 f"count {last.size}; readers wait for the larger number: {counted}"
             )
-        same = [mark.source for mark in lately if mark.membership.version == membership.version]
-        if len(same) >= membership.size:
+        ended = [mark for mark in self._others if mark.status is Status.ENDED]
+        same = [mark.source for mark in [*lately, *ended] if mark.membership.version == membership.version]
+        if len(same) >= membership.size and self.end_advice is None:
             write = "one source writes" if membership.size == 1 else f"{membership.size} sources write"
             size = max(membership.size, len(lately) + 1)
-            others, more = ", ".join(map(repr, same)), Membership(membership.version + 1, size)
+            others, more = ", ".join(map(repr, sorted(same))), Membership(membership.version + 1, size)
             return (
-                f"the membership says that {write} to the topic, but lately {others} wrote to it; readers may not "
-                f"wait for all of them: give each membership={more}, or give this source the name that it had before"
+                f"the membership says that {write} to the topic, but {others} wrote to it, too; readers may not wait "
+                f"for all of them: give each membership={more}, or give this source the name that it had before"
             )
         return self.end_advice
 

@@ -164,11 +164,12 @@ _WORDS: Final = {
     ),
     Cause.RETIRED: _Words(
         "it still writes with membership {older}, but the topic has membership {newer}: no watermark covers its rows",
-        "if the membership of the other sources counts {0}, restart {0} with the same membership. If not, give all "
-        "sources a higher version that counts {0}: change_membership(), or membership= at the next start",
+        "if the new membership counts {0}, give it to {0}: change_membership(), or membership= at the next start. If "
+        "not, give all sources a higher version that counts {0}",
     ),
     Cause.UNCOUNTED: _Words(
-        "{older} sources write to the topic, but its membership counts {newer}: the watermark may advance without one",
+        "{older} sources have written to the topic, but its membership counts {newer}: the watermark may advance "
+        "without one",
         "count all sources of the topic in membership= of {0} and of the others, with a higher version than now",
         of_an_injector="injectors have no membership: end all but one with --until-end --end",
     ),

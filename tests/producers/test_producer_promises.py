@@ -264,14 +264,14 @@ def test_a_second_source_that_no_membership_counts_is_named(kafka, topic, caplog
         first.produce(b"x", event_time=1)
         first.flush()
         producer(kafka, target, source="web-2")
-        assert "lately 'web-1' wrote to it" in caplog.text
+        assert "writes to the topic, but 'web-1' wrote to it, too" in caplog.text
         assert "Membership(version=2, size=2)" in caplog.text
         caplog.clear()
         producer(kafka, target, source="web-2", membership=Membership(2, 2))
         assert target not in caplog.text
         first.end()
         producer(kafka, target, source="web-2")
-        assert "lately" not in caplog.text
+        assert "wrote to it, too" not in caplog.text
         assert "all sources of the topic have ended" in caplog.text
 
 
@@ -284,8 +284,13 @@ def test_a_source_under_another_name_is_told_of_those_that_its_membership_counts
         one.flush()
     assert target not in caplog.text
     producer(kafka, target, source="bb", membership=2)
-    assert "that 2 sources write to the topic, but lately 'a', 'b' wrote to it" in caplog.text
+    assert "that 2 sources write to the topic, but 'a', 'b' wrote to it, too" in caplog.text
     assert "or give this source the name that it had before" in caplog.text
+    caplog.clear()
+    two[0].end()
+    producer(kafka, target, source="cc", membership=2)
+    assert "but 'a', 'b' wrote to it, too" in caplog.text
+    assert "Membership(version=2, size=2)" in caplog.text
 
 
 @pytest.mark.kafka

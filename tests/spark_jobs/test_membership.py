@@ -92,7 +92,7 @@ def test_a_new_job_warns_of_another_one_that_its_membership_does_not_count(spark
         job = counted(windowed(read_events(spark, kafka.bootstrap_servers, given)), out, checkpoint + name, job=name)
         job.processAllAvailable(90)
         job.stop()
-    assert f"job two, topic {out!r}: the membership says that one source writes to the topic, but lately 'one'" in (
+    assert f"job two, topic {out!r}: the membership says that one source writes to the topic, but 'one'" in (
         caplog.text
     )
     assert "If one of them is this job under another name, each result is written again" in caplog.text
