@@ -46,7 +46,10 @@ def count_late_rows(
             if spec.late_topic is not None:
                 routed += [(spec.late_topic, row) for row in _late_rows(spark, spec, observed.start, observed.end)]
     if unjudged:
-        text = "job %s: %d row(s) behind the watermark %s; Spark may keep some, so count the lost ones with late='drop'"
+        text = (
+            "job %s: %d row(s) behind the watermark %s; Spark drops those of closed windows, joins and dropDuplicates: "
+            "count these with late='drop'"
+        )
         _log.warning(text, job, unjudged, iso(watermark))
     return judged + unjudged, routed
 

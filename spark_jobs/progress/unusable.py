@@ -92,9 +92,10 @@ class TopicRecords:
         if latest is not None and (self.latest is not None or self.rows == 0):
             self.latest = max(latest, self.latest or latest)
         self.rows += rows
+        firsts = [(skipped.partition, skipped.offset) for skipped in unusable.values() if skipped.count]
+        if firsts and not any(self.unusable.values()):
+            self.partition, self.offset = min(firsts)
         for kind, skipped in unusable.items():
-            if skipped.count and not any(self.unusable.values()):
-                self.partition, self.offset = skipped.partition, skipped.offset
             self.unusable[kind] = self.unusable.get(kind, 0) + skipped.count
             self.too_large = self.too_large or skipped.too_large
         return {kind: self.unusable[kind] for kind, skipped in unusable.items() if skipped.count}

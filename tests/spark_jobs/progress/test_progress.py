@@ -153,12 +153,12 @@ def test_at_a_start_it_stays_only_where_the_planned_batch_reads_it(planned, forg
 
 def test_counts_and_what_each_topic_brought_are_kept_apart():
     progress = Progress(Tracker({"t"}))
-    progress.tally("t", 0, {"missing_event_time": Skipped(3, "t", 1, 7)})
+    progress.tally("t", 0, {"unreadable": Skipped(1, "t", 1, 9), "missing_event_time": Skipped(3, "t", 1, 7)})
     progress.finish_batch(None, {"late": 1, "missing_event_time": 3})
     again = Progress.restore(json.loads(json.dumps(progress.snapshot())), "here")
     assert again.counts == {"late": 1, "missing_event_time": 3}
     error = again.nothing_usable(["t"])
-    assert (error.count, error.partition, error.offset) == (3, 1, 7)
+    assert (error.count, error.partition, error.offset) == (4, 1, 7), "the first of all kinds"
     again.tally("t", 2, {})
     assert again.nothing_usable(["t"]) is None
 
