@@ -14,6 +14,7 @@ Streams; fencing and leases follow "Streaming Systems" (Akidau et al., ch. 3).
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from floodmark.schemas.classify import AnyMark, Classified, Data, Partition, Unreadable
@@ -233,14 +234,15 @@ class Tracker:
         if unknown and below is None:
             return unknown
         active = [(hold.watermark, hold) for name, topic in topics for hold in _active(name, topic)]
-        known = [(watermark, hold) for watermark, hold in active if watermark is not None]
-        lowest = min((watermark for watermark, _ in known), default=END_OF_TIME)
-        low = [hold for watermark, hold in known if watermark == lowest]
+        known = sorted(((time, hold) for time, hold in active if time is not None), key=itemgetter(0))
+        lowest = known[0][0] if known else END_OF_TIME
+        found = [hold for time, hold in known if time == lowest] if below is None else unknown
         if below is not None:
-            more = [replace(hold, reason="low watermark") for time, hold in known if lowest < time < below]
-            low = [*unknown, *low, *more]
-        if low:
-            return low
+            told = {hold.holder for hold in unknown}
+            low = [(time, hold) for time, hold in known if time < below and hold.holder not in told]
+            found += [hold if time == lowest else replace(hold, reason="low watermark") for time, hold in low]
+        if found:
+            return found
         idle = [name for name, topic in topics if topic.combine().status is Status.IDLE]
         return [Hold(Holder(name), self._watermark, "all sources are idle") for name in idle]
 

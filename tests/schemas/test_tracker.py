@@ -415,10 +415,13 @@ def test_marks_of_an_older_membership_that_are_read_late_make_no_gap():
 def test_all_that_has_not_reached_a_time_is_named():
     tracker, _ = play(*((mark(name, time, size=4), 0) for name, time in (("a", 20), ("b", 10), ("c", 30))))
     assert [hold.holder.source for hold in tracker.holders(30)] == [None, "b", "a"]
+    assert [hold.holder.source for hold in tracker.holders(10)] == [None]
     tracker.apply(mark("d", 40, size=4), topic="t", partition=0, log_time=0)
     found = [(hold.holder.source, hold.reason) for hold in tracker.holders(30)]
     assert found == [("b", "lowest watermark"), ("a", "low watermark")]
     assert [hold.holder.source for hold in tracker.holders()] == ["b"]
+    tracker.apply_unreadable("b", topic="t", partition=0, offset=9, log_time=0)
+    assert [hold.holder.source for hold in tracker.holders(30)] == ["b", "a"]
 
 
 def test_a_gap_in_the_sequence_is_counted():
