@@ -77,7 +77,8 @@ all sources membership=Membership(version=2, size=...) with the number that writ
                 f"it counts {membership.size} sources, and the topic has marks of the same membership version that "
                 f"count {last.size}; readers wait for the larger number: {counted}"
             )
-        ended = [mark for mark in self._others if mark.status is Status.ENDED]
+        # Those that have ended stay counted: readers may not wait for a new one in their place.
+        ended = [mark for mark in self._others if mark.status is Status.ENDED and self._own is None]
         same = [mark.source for mark in [*lately, *ended] if mark.membership.version == membership.version]
         if len(same) >= membership.size and self.end_advice is None:
             write = "one source writes" if membership.size == 1 else f"{membership.size} sources write"

@@ -168,8 +168,7 @@ _WORDS: Final = {
         "not, give all sources a higher version that counts {0}",
     ),
     Cause.UNCOUNTED: _Words(
-        "{older} sources have written to the topic, but its membership counts {newer}: the watermark may advance "
-        "without one",
+        "{older} sources write to the topic, but its membership counts {newer}: the watermark may advance without one",
         "count all sources of the topic in membership= of {0} and of the others, with a higher version than now",
         of_an_injector="injectors have no membership: end all but one with --until-end --end",
     ),

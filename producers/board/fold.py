@@ -423,8 +423,7 @@ def _of_silence(inputs: Collection[TopicView], marks: TopicMarks, job: str) -> t
 
 def _counted(row: SourceView, marks: TopicMarks, uncounted: Collection[str]) -> SourceView:
     """Note that the membership counts fewer sources than write, unless the source has a worse problem."""
-    is_over = row.state is State.ENDED or severity(row.verdict) >= severity(Health.UNCOUNTED)
-    if row.source not in uncounted or is_over:
+    if row.source not in uncounted or severity(row.verdict) >= severity(Health.UNCOUNTED):
         return row
     reason = reason_of(Cause.UNCOUNTED, len(uncounted), marks.state.roster.size)
     return replace(row, verdict=Health.UNCOUNTED, cause=Cause.UNCOUNTED, reason=reason)

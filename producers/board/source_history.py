@@ -463,14 +463,14 @@ class TopicMarks:
         return found
 
     def uncounted(self, now: int) -> frozenset[str]:
-        """Return the sources that write, may write (one mark) or have ended, if one writes and fewer are counted."""
-        members = [
-            (name, self.histories[number, name]) for number in self.state.partitions for name in self.members(number)
-        ]
-        writing = {name for name, history in members if history.lives(now) or history.has_one_mark}
-        ended = {name for name, history in members if history.mark is not None and history.mark.status is Status.ENDED}
-        found = writing | ended
-        return frozenset(found) if writing and len(found) > self.state.roster.size else frozenset()
+        """Return the sources that write, or have one mark and may write, if the membership counts fewer."""
+        writing = {
+            name
+            for number in self.state.partitions
+            for name in self.members(number)
+            if (history := self.histories[number, name]).lives(now) or history.has_one_mark
+        }
+        return frozenset(writing) if len(writing) > self.state.roster.size else frozenset()
 
     def front(self, now: int) -> int | None:
         """Return the highest watermark of the sources that still write."""
