@@ -93,12 +93,23 @@ def is_event_time(column: Any) -> bool:  # noqa: ANN401  # a JVM column
 def keys_of_sessions(frame: DataFrame) -> list[int]:
     """Return the number of keys of each streaming aggregate by sessions, besides the session; a constant is none."""
     with reaching("Aggregate.groupingExpressions()"):
-        found = []
-        for node in nodes(analysed(frame)):
-            keys = list(each(node.groupingExpressions())) if kind_of(node) == "Aggregate" and node.isStreaming() else []
-            if any(kind_of(key) in NAMED and key.metadata().contains(_SESSION) for key in keys):
-                found.append(sum(not key.foldable() for key in keys) - 1)
-        return found
+        return _keys_of_sessions(analysed(frame))
+
+
+def _keys_of_sessions(plan: Any) -> list[int]:  # noqa: ANN401  # a JVM plan
+    found = []
+    for node in nodes(plan):
+        keys = list(each(node.groupingExpressions())) if kind_of(node) == "Aggregate" and node.isStreaming() else []
+        if any(kind_of(key) in NAMED and key.metadata().contains(_SESSION) for key in keys):
+            found.append(sum(not key.foldable() for key in keys) - 1)
+    return found
+
+
+def filters_sessions(frame: DataFrame) -> bool:
+    """Tell whether a filter or join has streaming sessions below it."""
+    with reaching("Aggregate.groupingExpressions()"):
+        above = [node for node in nodes(analysed(frame)) if kind_of(node) in {"Filter", "Join"}]
+        return any(_keys_of_sessions(node) for node in above)
 
 
 def check_supported(frame: DataFrame, output_mode: str) -> None:

@@ -15,7 +15,7 @@ import pyspark
 from floodmark.schemas.classify import Offsets
 from floodmark.schemas.errors import PlainQueryError, UnsupportedSparkError
 from floodmark.schemas.timestamps import END_OF_TIME
-from floodmark.spark_jobs.internals.analysed import keys_of_sessions
+from floodmark.spark_jobs.internals.analysed import filters_sessions
 from floodmark.spark_jobs.internals.checkpoint import merged
 from floodmark.spark_jobs.internals.jvm import RELEASE, each, kind_of, nodes, reaching
 from floodmark.spark_jobs.lookahead.rules import WindowEnds
@@ -50,14 +50,14 @@ def start_query(writer: DataStreamWriter) -> StreamingQuery:
     """Start a query whose watermark a batch handler drives, with settings of its own.
 
     Without adaptive execution, which would read the rows of a batch before it calls the handler, and hide the plan from
-    it.  With sessions, each filter stays where the query has it: Spark would apply one on the bounds of a session to
-    the rows, before they are merged to sessions, and lose those of long sessions.
+    it.  With a filter or join above sessions, each filter stays where the query has it: Spark would apply one on the
+    bounds of a session to the rows, before they are merged to sessions, and lose those of long sessions.
     """
     frame = writer._df  # noqa: SLF001
-    spark, has_sessions = frame.sparkSession, bool(keys_of_sessions(frame))
+    spark, keeps_filters = frame.sparkSession, filters_sessions(frame)
     with _starting:
         settings = {_ADAPTIVE: "false"}
-        if has_sessions:
+        if keeps_filters:
             settings[_EXCLUDED] = ",".join([*filter(None, [spark.conf.get(_EXCLUDED, "")]), *_PUSHES])
         before = {name: spark.conf.get(name, None) for name in settings}
         for name, value in settings.items():
