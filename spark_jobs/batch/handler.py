@@ -45,7 +45,7 @@ from traceback import clear_frames, format_exception
 from typing import Final
 from weakref import WeakValueDictionary, ref
 
-from floodmark.producers.clients.admin import TIMEOUT, Config, TopicWatch, warn_of_compaction
+from floodmark.producers.clients.admin import Config, TopicWatch, warn_of_compaction
 from floodmark.schemas.classify import Offsets
 from floodmark.schemas.completeness.position import TopicUser
 from floodmark.schemas.errors import (
@@ -78,6 +78,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 _log = logging.getLogger(__name__)
 _PATIENCE: Final = 10.0  # seconds to wait for the current batch at the end of the program
 _IDLE: Final = 10.0  # seconds between two checks of the topics while no batch runs
+_ANSWER: Final = 5.0  # seconds to wait for Kafka when a query has failed
 _LONGEST: Final = 1_000  # characters of an error that Spark gets
 _handlers: Final = WeakValueDictionary[str, "BatchHandler"]()
 """The jobs of this process, by the id of the checkpoint; Spark keeps a handler in memory while its query runs."""
@@ -233,8 +234,8 @@ class BatchHandler:
     def lost_topic(self) -> FloodmarkError | None:
         """Return the error of a topic that was deleted, or created again; ``None``: neither, or not known."""
         try:
-            for watch in self._watches * 2:  # a watch ignores the first time that a topic is missing
-                watch.check(TIMEOUT)
+            for watch in self._watches:
+                _ = watch.check(_ANSWER) or watch.check(_ANSWER)  # it ignores the first time that a topic is missing
         except (RecreatedTopicError, UnknownTopicError) as error:
             return error
         return None
