@@ -108,8 +108,10 @@ def _keys_of_sessions(plan: Any) -> list[int]:  # noqa: ANN401  # a JVM plan
 def filters_sessions(frame: DataFrame) -> bool:
     """Tell whether a filter or join has streaming sessions below it."""
     with reaching("Aggregate.groupingExpressions()"):
-        above = [node for node in nodes(analysed(frame)) if kind_of(node) in {"Filter", "Join"}]
-        return any(_keys_of_sessions(node) for node in above)
+        plan = analysed(frame)
+        if not _keys_of_sessions(plan):
+            return False  # before the walks below, which take many calls of the JVM
+        return any(_keys_of_sessions(node) for node in nodes(plan) if kind_of(node) in {"Filter", "Join"})
 
 
 def check_supported(frame: DataFrame, output_mode: str) -> None:
