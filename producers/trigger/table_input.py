@@ -91,7 +91,7 @@ class TableInput(Closing):
             if isinstance(found, str) or found.watermark is None:
                 why = found if isinstance(found, str) else "its job has not committed a watermark"
                 holds.append(Hold(Holder(name), None, why))
-            elif (found.watermark == self.watermark or found.watermark < (below or 0)) and not self.ended:
+            elif not self.ended and (found.watermark == self.watermark if below is None else found.watermark < below):
                 holds.append(Hold(found.holder or Holder(name), found.watermark, f"it holds table {name}", found.since))
         return holds
 

@@ -564,6 +564,17 @@ def commit(place, batch, watermark, *times):
     write_deltalake(place, rows, mode="append", commit_properties=properties)
 
 
+def test_the_lowest_of_tables_holds_them_and_of_a_period_all_that_have_not_reached_its_end(tmp_path):
+    """Also before 1970."""
+    places = [tmp_path / name for name in ("a", "b", "c")]
+    for place, watermark in zip(places, (-3, -2, 5), strict=True):
+        commit(place, 0, watermark, -9)
+    with TableInput(list(map(str, places)), "at", None) as source:
+        source.poll(0, print)
+        assert [hold.watermark for hold in source.holders()] == [-3]
+        assert [hold.watermark for hold in source.holders(5)] == [-3, -2]
+
+
 def test_a_table_that_is_deleted_is_looked_at_until_it_is_created_again(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("floodmark.producers.trigger.table_input._PAUSE", 0)
     place = tmp_path / "table"
