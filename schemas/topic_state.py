@@ -71,9 +71,13 @@ class TopicState:
             return Verdict.RETIRED
         if refused is not None:
             return refused
-        # Between marks of two versions, there may be ignored ones.
-        if source is not None and (source.epoch, source.version) == (record.epoch, version):
-            counts.update(["sequence_gaps"] * (record.sequence != source.sequence + 1))
+        if (
+            source is not None
+            and record.epoch == source.epoch
+            and version == source.version  # between marks of two versions, there may be ignored ones
+            and record.sequence != source.sequence + 1
+        ):
+            counts["sequence_gaps"] += 1
         if version != roster.version or membership.size != roster.size:
             self._change_membership(version, membership.size, counts)
         if part is None:
