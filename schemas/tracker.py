@@ -236,12 +236,10 @@ class Tracker:
         active = [(hold.watermark, hold) for name, topic in topics for hold in _active(name, topic)]
         known = sorted(((time, hold) for time, hold in active if time is not None), key=itemgetter(0))
         lowest = known[0][0] if known else END_OF_TIME
-        found = [hold for time, hold in known if time == lowest] if below is None else unknown
-        if below is not None:
-            told = {hold.holder for hold in unknown}
-            low = [(time, hold) for time, hold in known if time < below and hold.holder not in told]
-            found += [hold if time == lowest else replace(hold, reason="low watermark") for time, hold in low]
-        if found:
+        limit, told = lowest + 1 if below is None else below, {hold.holder for hold in unknown}
+        low = [(time, hold) for time, hold in known if time < limit and hold.holder not in told]
+        more = [hold if time == lowest else replace(hold, reason="low watermark") for time, hold in low]
+        if found := [*unknown, *more]:
             return found
         idle = [name for name, topic in topics if topic.combine().status is Status.IDLE]
         return [Hold(Holder(name), self._watermark, "all sources are idle") for name in idle]

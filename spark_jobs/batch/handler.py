@@ -235,7 +235,8 @@ class BatchHandler:
         """Return the error of a topic that was deleted, or created again; ``None``: neither, or not known."""
         try:
             for watch in self._watches:
-                _ = watch.check(_ANSWER) or watch.check(_ANSWER)  # it ignores the first time that a topic is missing
+                if not watch.check(_ANSWER):
+                    watch.check(_ANSWER)  # it ignores the first time that a topic is missing
         except (RecreatedTopicError, UnknownTopicError) as error:
             return error
         return None

@@ -109,9 +109,9 @@ def filters_sessions(frame: DataFrame) -> bool:
     """Tell whether a filter or join has streaming sessions below it."""
     with reaching("Aggregate.groupingExpressions()"):
         plan = analysed(frame)
-        if not _keys_of_sessions(plan):
-            return False  # before the walks below, which take many calls of the JVM
-        return any(_keys_of_sessions(node) for node in nodes(plan) if kind_of(node) in {"Filter", "Join"})
+        above = (node for node in nodes(plan) if kind_of(node) in {"Filter", "Join"})
+        # First one walk for all: each takes many calls of the JVM.
+        return bool(_keys_of_sessions(plan)) and any(map(_keys_of_sessions, above))
 
 
 def check_supported(frame: DataFrame, output_mode: str) -> None:

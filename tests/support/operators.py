@@ -6,7 +6,6 @@ watermark from which they are out (``None``: as soon as their input is read).  A
 milliseconds.
 """
 
-import operator
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -231,8 +230,9 @@ def session(gap: int, stamp: Literal["end", "latest"] = "end", longer: int = 0) 
         grouped = frame.groupBy("k", F.session_window("at", f"{gap} milliseconds"))
         summed = grouped.agg(F.sum("n").alias("n"), F.max("at").alias("most"))
         if longer:
-            bounds = (F.unix_millis(f"session_window.{name}") for name in ("end", "start"))
-            summed = summed.where(operator.sub(*bounds) > longer)
+            summed = summed.where(
+                F.expr("unix_millis(session_window.end) - unix_millis(session_window.start)") > longer
+            )
         column = "session_window.end" if stamp == "end" else "most"
         return _of_windows(summed, stamp=column, window="session_window")
 
