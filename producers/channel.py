@@ -322,7 +322,10 @@ def _warn_of_unsent() -> None:
             reason = "Kafka did not acknowledge them before the timeout of close()"
         else:
             continue
-        if not channel.forked and (left := channel.client.flush(0)):
+        if channel.forked:
+            continue
+        channel.client.poll(0)  # not flush(0): it sends the rest, and may miss what it has not sent
+        if left := len(channel.client):
             message = "%s: the process ends, but Kafka may lack %d records or marks: %s"
             _log.error(message, channel.owner, left, reason)
 

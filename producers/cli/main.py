@@ -86,7 +86,7 @@ def check(  # noqa: PLR0913  # each is an option of the command line
     Exit status: 0 no faults, 1 faults found, 2 error.
     """
     from floodmark.producers.cli.settings import FieldOptions, judged_values, kafka_settings
-    from floodmark.producers.clients.admin import LATELY, admin_client, hidden_records, require_topics
+    from floodmark.producers.clients.admin import LATELY, TIMEOUT, admin_client, hidden_records, require_topics
     from floodmark.producers.clients.clock import Clock
     from floodmark.producers.readers.check import checker_of, findings
     from rich.console import Console
@@ -115,7 +115,7 @@ def check(  # noqa: PLR0913  # each is an option of the command line
                 _show(groups, found)
         faults, lately = found.total(), Clock().wall() - LATELY
         since = dict.fromkeys(range(require_topics(settings, [topic])[topic]), lately)
-        hidden = hidden_records(admin_client(settings), settings, topic, since)
+        hidden = hidden_records(admin_client(settings), settings, topic, since, TIMEOUT)
         if json:
             summary = {"topic": topic, "data": checker.records["data"], "marks": checker.records["marks"]}
             limits = {"lateness_judged": values is not None, "compacted": checker.compacted}

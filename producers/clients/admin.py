@@ -353,29 +353,33 @@ def written_ends(
     topic: str,
     numbers: Collection[int],
     level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    timeout: float = 1,
 ) -> dict[int, int]:
     """Return the offset after the last record of each partition that answers in time.
 
-    ``level``: by default, the records of open transactions count.
+    ``level``: by default, the records of open transactions count.  ``timeout``: seconds.
     """
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # Confluent has no types here
     places = {TopicPartition(topic, number): latest for number in numbers}
     found = dict[int, int]()
-    asked = client.list_offsets(places, isolation_level=level, request_timeout=1.0) if places else {}
+    asked = client.list_offsets(places, isolation_level=level, request_timeout=timeout) if places else {}
     for place, future in asked.items():
         with suppress(KafkaException, TimeoutError):
-            found[place.partition] = future.result(TIMEOUT).offset
+            found[place.partition] = future.result(TIMEOUT + 5).offset
     return found
 
 
-def hidden_records(client: AdminClient, config: Config, topic: str, since: Mapping[int, int]) -> dict[int, Place]:
+def hidden_records(
+    client: AdminClient, config: Config, topic: str, since: Mapping[int, int], timeout: float = 1
+) -> dict[int, Place]:
     """Return from where on an open transaction hides records, of each partition that answers in time.
 
     ``since``: by partition, epoch milliseconds.  If a record from then on can be read, the transaction is newer.
+    ``timeout``: seconds for each of two requests.
     """
-    written = written_ends(client, topic, since)
+    written = written_ends(client, topic, since, timeout=timeout)
     # Asked later: a transaction that has ended since then hides nothing.
-    readable = written_ends(client, topic, since, IsolationLevel.READ_COMMITTED)
+    readable = written_ends(client, topic, since, IsolationLevel.READ_COMMITTED, timeout)
     ends = {(topic, number): end for number, end in readable.items() if end < written.get(number, 0)}
     if not ends:
         return {}

@@ -80,7 +80,7 @@ class InputBacklog:
             deleted = sum(max(0, low - read.get(place, low)) for place, (low, _) in bounds.items())
             unknown = [low for place, (low, high) in bounds.items() if high and place not in read]
             since = {place[1]: now - LATELY for place in bounds}
-            hidden = next(map(str, hidden_records(client, self._config, topic, since).values()), None)
+            hidden = next(map(str, hidden_records(client, self._config, topic, since, TIMEOUT).values()), None)
             found.append(TopicGap(topic, unread, rate, deleted, len(unknown), any(unknown), hidden))
         return tuple(found)
 
