@@ -113,7 +113,7 @@ def _step(view: TopicView, held_by: SourceView | None) -> Step:
 
 
 def _failing(board: Board, topic: str) -> SourceView | None:
-    """Return the worst failing source of a topic and of the topics that lead to it."""
+    """Return the worst failing source of a topic and of the topics that lead to it; first a job that has ended."""
     names, open_ = {topic}, [topic]
     while open_:
         view = board.topic(open_.pop())
@@ -121,7 +121,7 @@ def _failing(board: Board, topic: str) -> SourceView | None:
         names |= found
         open_ += found
     rows = [row for view in board.topics() if view.topic in names for row in view.sources() if is_failure(row.verdict)]
-    return max(rows, key=lambda row: severity(row.verdict), default=None)
+    return max(rows, key=lambda row: (severity(row.verdict), row.cause is Cause.OUTLIVED), default=None)
 
 
 def _input(board: Board, row: SourceView) -> str | None:

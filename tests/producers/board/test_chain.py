@@ -143,8 +143,9 @@ def test_of_a_job_that_has_ended_the_mark_before_is_read_too():
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
-def test_a_job_that_has_ended_is_not_well_if_its_input_goes_on(goes_on):
-    chain = Chain().source("a").job("counts", "a", "b")
+@pytest.mark.parametrize("until", [30, 12], ids=["alive", "silent since"])
+def test_a_job_that_has_ended_is_not_well_if_its_input_goes_on(goes_on, until):
+    chain = Chain().source("a", until=until).job("counts", "a", "b")
     chain.fold.take(Mark("b", 0, 99, 30_000, mark("counts", 5_000, 30, status=Status.ENDED)))
     if not goes_on:
         chain.fold.take(Mark("a", 0, 99, 30_000, mark("web", 5_000, 30, status=Status.ENDED)))
