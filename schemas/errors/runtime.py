@@ -309,7 +309,7 @@ class PromiseBrokenError(ResultError):
         "job {job!r}: an output row has event time {event_time!t}, but the job has already written the watermark "
         "{watermark!t} to {topic!r}. Use the end of the window as event_time, or set "
         "WriteOptions(watermark_hold=) to the longest time between the event time of a result and the end of its "
-        "window."
+        "window. After published='continue', narrower windows need a new output."
     )
     job: str
     event_time: int

@@ -47,8 +47,8 @@ def count_late_rows(
                 routed += [(spec.late_topic, row) for row in _late_rows(spark, spec, observed.start, observed.end)]
     if unjudged:
         text = (
-            "job %s: %d row(s) behind the watermark %s; Spark drops those of closed windows, joins and dropDuplicates: "
-            "count these with late='drop'"
+            "job %s: %d row(s) behind the watermark %s; Spark drops those of closed windows, joins and dropDuplicates, "
+            "and keeps the others. To decide it yourself, pass late="
         )
         _log.warning(text, job, unjudged, iso(watermark))
     return judged + unjudged, routed

@@ -146,7 +146,8 @@ class JobStart:
             repeat = f"If {self.output.name} has no results, add WriteOptions(start=Start(published='repeat'))"
             return f"{new}. {repeat}; if it has, use {self.output.new}"
         if self._can_continue(self.output, last):
-            return f"{new}, with WriteOptions(start=Start(published='continue')) or {self.output.new}"
+            follow = "WriteOptions(start=Start(published='continue')) (not for narrower windows)"
+            return f"{new}, with {follow} or {self.output.new}"
         return f"{new} and {self.output.new}"
 
     def wrote(self) -> bool:

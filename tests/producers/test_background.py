@@ -184,8 +184,8 @@ def test_a_process_whose_last_close_was_in_vain_says_what_kafka_may_lack(tmp_pat
                                        interval=timedelta(days=1))
         ours.produce(b"x", event_time=1)
         begun = time.monotonic()
-        assert not ours.close(timeout=1)
-        assert time.monotonic() - begun < 1.8, "one timeout for all"
+        assert not ours.close(timeout=4)
+        assert time.monotonic() - begun < 7.2, "one timeout for all"
     """
     late = "Kafka did not acknowledge them before the timeout of close()"
     assert last_words(script) == [f"3 records or marks: {late}"]
