@@ -1,6 +1,5 @@
 """The commands ``board`` and ``why``."""
 
-from datetime import timedelta
 from typing import Annotated, Final
 
 import typer
@@ -50,7 +49,6 @@ def board(  # noqa: PLR0913  # each is an option of the command line
     Exit status with --once: 0 all is well, 1 a source is stuck or fails, 2 unknown or error.  Without --once: 0 after
     Ctrl-C or SIGTERM.
     """
-    from floodmark.producers.board.fold import KEPT
     from floodmark.producers.cli import board_page, board_text
     from floodmark.producers.cli.settings import kafka_settings
     from floodmark.schemas.errors import UsageError
@@ -62,7 +60,7 @@ def board(  # noqa: PLR0913  # each is an option of the command line
     if not (topics or table):
         raise UsageError(reason="name a topic or a --table to show")
     settings = kafka_settings(bootstrap_servers, config)
-    with board_text.reading(settings, topics or [], table or [], past=KEPT if serve else timedelta()) as reader:
+    with board_text.reading(settings, topics or [], table or []) as reader:
         if once:
             found = reader.board()
             board_text.show(found, every=every, json=json)

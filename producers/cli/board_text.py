@@ -4,7 +4,6 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from json import dumps
 from typing import Final
 
@@ -253,7 +252,6 @@ def reading(
     tables: list[str],
     *,
     since: bool = False,
-    past: timedelta = timedelta(),
 ) -> Iterator[ChainReader]:
     """Read the chain; Ctrl-C and SIGTERM end the command, and no log disturbs the screen."""
     with quietly():
@@ -262,7 +260,6 @@ def reading(
                 settings,
                 topics,
                 since=since,
-                past=past,
                 progress=lambda topic: status.update(f"reading {escape(printable(topic))}"),
                 tables=tables,
             )

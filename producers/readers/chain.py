@@ -4,7 +4,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import timedelta
 from heapq import merge
 from itertools import accumulate
 from operator import attrgetter, itemgetter
@@ -12,7 +11,7 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 from floodmark.producers.board.causes import Cause
-from floodmark.producers.board.fold import Fold, Point
+from floodmark.producers.board.fold import KEPT, Fold, Point
 from floodmark.producers.board.model import Board, State
 from floodmark.producers.board.why import trace
 from floodmark.producers.clients.admin import (
@@ -55,9 +54,10 @@ _FAR: Final = 20_000  # records of a partition to read at most, for the start of
 class ChainReader(Closing):
     """The marks of some topics, and of the topics upstream that their marks name.
 
-    ``since``: read further back, up to a limit, to find since when a watermark has not moved.  ``past``: how much of
-    the past to read for `points`; less in topics with many records.  ``progress`` is called with each topic.
-    ``tables``: the tables that jobs of the chain write, see `open_table`.
+    It reads what came in the last `KEPT`, for `points` and to see sources that a membership does not count, but less
+    in topics with many records.  ``since``: read further back, up to a limit, to find since when a watermark has not
+    moved.  ``progress`` is called with each topic.  ``tables``: the tables that jobs of the chain write, see
+    `open_table`.
     """
 
     def __init__(
@@ -66,14 +66,12 @@ class ChainReader(Closing):
         topics: Iterable[str],
         *,
         since: bool = False,
-        past: timedelta = timedelta(),
         clock: Clock = Clock(),
         progress: Callable[[str], None] = lambda _topic: None,
         tables: Collection[str] = (),
     ) -> None:
         self._config = config
         self._since = since
-        self._past = milliseconds(past)
         self._clock = clock
         self._fold = Fold()
         self._ends: dict[str, dict[Partition, int]] = {}
@@ -132,8 +130,8 @@ class ChainReader(Closing):
             lacking = {(topic, number) for number in trial.lacking(topic, numbers, since=since)}
             sought = trial.unseen(self._fold.sought)
             lacking |= {place for place in bounds if any(place == (one.topic, one.partition) for one in sought)}
-            if self._past and reach < min(_FAR, 200_000 / len(bounds)):
-                oldest = began - self._past
+            if reach < min(_FAR, 200_000 / len(bounds)):
+                oldest = began - milliseconds(KEPT)
                 lacking |= {place for place in bounds if kept[place] and kept[place][0].log_time > oldest}
         for record in self._around_starts(topic, bounds, trial) if not past.whole else ():
             kept[topic, record.partition].append(record)

@@ -8,7 +8,6 @@ import io
 import re
 import shutil
 import time
-from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -51,7 +50,7 @@ def main():
             chain.paused.add("web-2")
             time.sleep(given.seconds / 3)
             with (
-                ChainReader(kafka.config, ["means"], past=timedelta(minutes=15)) as reader,
+                ChainReader(kafka.config, ["means"]) as reader,
                 BoardPage(0, interval=1) as page,
             ):
                 board = reader.board()
