@@ -46,7 +46,8 @@ def main() -> None:
                 producer.poll()  # sends marks while there are no orders
                 continue
             if not line:
-                producer.end()  # final: leave it out if the service starts again
+                if not stopping.wait(timeout=1):  # SIGTERM to a pipeline also ends the input
+                    producer.end()  # final: leave it out if the service starts again
                 return
             order = json.loads(line)
             producer.produce(line.encode(), key=order["shop"], event_time=datetime.fromisoformat(order["at"]))
