@@ -94,8 +94,8 @@ _WORDS: Final = {
     ),
     Cause.NO_EVENTS: _Words(
         "it sends marks but no records there, and its watermark does not advance",
-        "check why {0} has no events there. If it expects none, call mark_idle(), or use with_idleness() as its "
-        "strategy",
+        "check why {0} has no events there. If it expects none, call mark_idle(), or use with_idleness() and "
+        "wait for its timeout",
         "job {0} reads input and writes nothing: read its log, and check how long its windows are",
         "nothing, if its input has no new records: while {0} runs, its watermark will follow the clock again, behind "
         "by --late, its pauses, and the age of the last record at its first start",
@@ -168,7 +168,8 @@ _WORDS: Final = {
         "not, give all sources a higher version that counts {0}",
     ),
     Cause.UNCOUNTED: _Words(
-        "{older} sources write to the topic, but its membership counts {newer}: the watermark may advance without one",
+        "{older} sources write to the topic, but its membership counts {newer}: the watermark may advance without one, "
+        "or wait for one that has stopped",
         "count all sources of the topic in membership= of {0} and of the others, with a higher version than now",
         of_an_injector="injectors have no membership: end all but one with --until-end --end",
     ),

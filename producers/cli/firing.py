@@ -264,4 +264,4 @@ def _state_line(loop: TriggerLoop) -> str:
 def _until(position: Fired) -> str:
     if position.next == position.first:
         return f"; no complete period yet from {instant(position.first)} on"
-    return f"; complete periods fired up to {instant(position.next)}"
+    return f"; complete up to {instant(position.next)}"

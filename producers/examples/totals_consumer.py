@@ -14,7 +14,7 @@ from floodmark.producers import Data, Position, WatermarkedConsumer
 
 
 def event_time(record: Data) -> int:
-    """Return the event time of a record, epoch milliseconds: the end of its minute."""
+    """Return the event time of a record, epoch milliseconds: its minute's end, so its total comes a minute later."""
     minute = datetime.fromisoformat(json.loads(record.value or b"")["minute"])
     return round(minute.timestamp() * 1000)
 

@@ -115,7 +115,7 @@ def test_a_paused_source_is_named_from_the_last_topic_and_forgotten_when_it_goes
         assert "/web-2 (2 partitions)" in shown[0].stdout
         in_a_pipe = floodmark(kafka, "why", third, columns=None).stdout.splitlines()
         (advice,) = (line for line in in_a_pipe if line.startswith("do  "))
-        assert advice.endswith("or use with_idleness() as its strategy"), "no line is wrapped"
+        assert advice.endswith("or use with_idleness() and wait for its timeout"), "no line is wrapped"
 
         def is_alone():
             status, board = told(kafka, "board", third, "--once")

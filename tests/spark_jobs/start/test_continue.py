@@ -386,8 +386,7 @@ def test_another_query_is_told_the_ways_that_are_then_open(kafka, source, checkp
     query = edited(source, given)
     assert (
         "otherwise, use a new checkpoint_location, with WriteOptions(start=Start(published='continue')) "
-        "(not for narrower windows) or"
-        in refused_advice(ChangedQueryError, lambda: counted(query, out, checkpoint))
+        "(not for narrower windows) or" in refused_advice(ChangedQueryError, lambda: counted(query, out, checkpoint))
     )
     counted(query, out, f"{checkpoint}-behind", start=AGAIN).stop()
     counted(query, topic(1), f"{checkpoint}-new").stop()
