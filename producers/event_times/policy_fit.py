@@ -11,6 +11,7 @@ from floodmark.schemas.timestamps import are_seconds, milliseconds, to_datetime
 _WINDOW: Final = 1_000
 _IN_2001: Final = 10**12
 _TEN_YEARS: Final = 10 * 365 * 86_400_000
+_DAY: Final = 86_400  # seconds
 
 
 class PolicyFit:
@@ -125,7 +126,8 @@ class PolicyFit:
             own = far
             is_own = far > 1000 * wanted or 2 * far < most
         also = f" --out-of-order {ceil(own / 1000)}" if is_own else ""
-        return f"{late} --late {wanted}{also} keeps the times of 99 % of these"
+        then = "; after these, restart with a smaller one" if wanted > _DAY else ""
+        return f"{late} --late {wanted}{also} keeps the times of 99 % of these{then}"
 
     def pop_advice(self) -> str | None:
         """Return the advice for the user, once; ``None``: no advice."""
