@@ -13,7 +13,7 @@ from enum import Enum, StrEnum
 from itertools import combinations, pairwise
 from typing import Final, NamedTuple
 
-from floodmark.producers.board.estimate import inputs_named
+from floodmark.producers.board.estimate import inputs_named, offsets_read
 from floodmark.producers.event_times.injection import STATE_HEADER
 from floodmark.schemas.classify import Mark, Place, mark_header
 from floodmark.schemas.records import (
@@ -431,6 +431,8 @@ class TopicMarks:
             self.inputs[record.source] |= named
         if verdict not in {Verdict.ACCEPTED, Verdict.REGRESSED}:
             return
+        if offsets_read(published):  # it names all: a job may have been moved to another topic
+            self.inputs[record.source] = named
         if mark_header(mark, record.source, STATE_HEADER) is not None:
             self.injectors.add(record.source)
         self.held[number, record.source] = Held.of(mark_header(mark, record.source, HELD_HEADER))

@@ -113,7 +113,7 @@ def _step(view: TopicView, held_by: SourceView | None) -> Step:
 
 
 def _failing(board: Board, topic: str) -> SourceView | None:
-    """Return the worst failing source of a topic and of the topics that lead to it; first a job that has ended."""
+    """Return the worst failing source of a topic and what leads to it; of equally bad ones, a job that has ended."""
     names, open_ = {topic}, [topic]
     while open_:
         view = board.topic(open_.pop())

@@ -126,7 +126,7 @@ class PolicyFit:
             own = far
             is_own = far > 1000 * wanted or 2 * far < most
         also = f" --out-of-order {ceil(own / 1000)}" if is_own else ""
-        then = "; after these, restart with a smaller one" if wanted > _DAY else ""
+        then = "; if only old records are so late, restart with a smaller one after them" if wanted > _DAY else ""
         return f"{late} --late {wanted}{also} keeps the times of 99 % of these{then}"
 
     def pop_advice(self) -> str | None:

@@ -46,8 +46,7 @@ def main() -> None:
                 producer.poll()  # sends marks while there are no orders
                 continue
             if not line:
-                if not stopping.wait(timeout=1):  # SIGTERM to a pipeline also ends the input
-                    producer.end()  # final: leave it out if the service starts again
+                producer.end()  # final: leave it out if the service starts again
                 return
             order = json.loads(line)
             producer.produce(line.encode(), key=order["shop"], event_time=datetime.fromisoformat(order["at"]))
@@ -59,7 +58,8 @@ def take(orders: "queue.Queue[str]", stopping: threading.Event) -> None:
         if stopping.is_set():
             return
         orders.put(line.strip())
-    orders.put("")
+    if not stopping.wait(timeout=1):  # SIGTERM to a whole pipeline ends the input, too
+        orders.put("")
 
 
 if __name__ == "__main__":

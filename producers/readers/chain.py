@@ -15,6 +15,7 @@ from floodmark.producers.board.fold import KEPT, Fold, Point
 from floodmark.producers.board.model import Board, State
 from floodmark.producers.board.why import trace
 from floodmark.producers.clients.admin import (
+    TIMEOUT,
     Config,
     admin_client,
     described,
@@ -49,6 +50,7 @@ _OLDEST: Final = 10 * 365 * 86_400_000  # milliseconds; an epoch before that is 
 _SILENT: Final = {Cause.SILENT, Cause.SILENT_HERE, Cause.SHARDS, Cause.HIDDEN}
 _LATELY: Final = 10_000  # milliseconds
 _FAR: Final = 20_000  # records of a partition to read at most, for the start of a stall or for the past
+_MOST: Final = 200_000  # records of a topic to read at most for the past
 
 
 class ChainReader(Closing):
@@ -130,7 +132,7 @@ class ChainReader(Closing):
             lacking = {(topic, number) for number in trial.lacking(topic, numbers, since=since)}
             sought = trial.unseen(self._fold.sought)
             lacking |= {place for place in bounds if any(place == (one.topic, one.partition) for one in sought)}
-            if reach < min(_FAR, 200_000 / len(bounds)):
+            if reach < _FAR and 10 * reach * len(bounds) <= _MOST:
                 oldest = began - milliseconds(KEPT)
                 lacking |= {place for place in bounds if kept[place] and kept[place][0].log_time > oldest}
         for record in self._around_starts(topic, bounds, trial) if not past.whole else ():
@@ -258,7 +260,8 @@ class ChainReader(Closing):
                 # If a record that is much newer than a source's last mark can be read, the transaction is newer.
                 lately = board.now - _LATELY
                 since = {row.partition: min((row.last or 0) + _LATELY, lately) for row in silent if row.topic == topic}
-                hidden = hidden_records(self._admin, self._config, topic, since)
+                timeout = 1 if self._observers else TIMEOUT  # the first look may be the only one
+                hidden = hidden_records(self._admin, self._config, topic, since, timeout)
             self._fold.hide(topic, hidden)
         return bool(silent)
 

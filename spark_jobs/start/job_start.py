@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from floodmark.schemas.errors import ContinueError, PublishedError, RetentionError, UnsupportedQueryError, UsageError
 from floodmark.schemas.errors.base import iso
@@ -19,6 +20,8 @@ from floodmark.spark_jobs.start.prepare_checkpoint import Query, prepare_checkpo
 from floodmark.spark_jobs.start.start_options import Start
 from floodmark.spark_jobs.start.start_point import StartPoint, stored
 from pyspark.sql import SparkSession
+
+_CONTINUE: Final = "WriteOptions(start=Start(published='continue')) (not for narrower windows)"
 
 
 @dataclass
@@ -124,7 +127,7 @@ class JobStart:
             extent = f"started on {output.name}, but has no watermark there, so it may have written results or none"
             advice = f"if it has none, use WriteOptions(start=Start(published='repeat')). Otherwise, use {output.new}"
         elif self._can_continue(output, last):
-            advice = f"Continue after them with WriteOptions(start=Start(published='continue')), {advice}"
+            advice = f"Continue after them with {_CONTINUE}, {advice}"
         return PublishedError(
             job=self.job,
             output=output.name,
@@ -146,8 +149,7 @@ class JobStart:
             repeat = f"If {self.output.name} has no results, add WriteOptions(start=Start(published='repeat'))"
             return f"{new}. {repeat}; if it has, use {self.output.new}"
         if self._can_continue(self.output, last):
-            follow = "WriteOptions(start=Start(published='continue')) (not for narrower windows)"
-            return f"{new}, with {follow} or {self.output.new}"
+            return f"{new}, with {_CONTINUE} or {self.output.new}"
         return f"{new} and {self.output.new}"
 
     def wrote(self) -> bool:

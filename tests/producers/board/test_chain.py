@@ -142,6 +142,16 @@ def test_of_a_job_that_has_ended_the_mark_before_is_read_too():
     assert chain.fold.named() == {"a"}
 
 
+def test_a_job_that_was_moved_to_another_topic_has_no_old_input():
+    chain = Chain().source("a", until=12).source("a2").job("counts", "a", "b", until=20)
+    for number, at in enumerate((21, 29), 100):
+        said = replace(mark("counts", at * SECOND - 7_000, at, epoch=2), holder=Holder("a2", 0, "web"))
+        read = READ_HEADER, json.dumps({"input_offsets": {"a2": {"0": at}}}).encode()
+        chain.fold.take(Mark("b", 0, number, at * SECOND, said, [read]))
+    assert [row.inputs for row in chain.board().topic("b").sources()] == [("a2",)]
+    assert chain.why("b").exit_status == 0
+
+
 @pytest.mark.parametrize("goes_on", [False, True])
 @pytest.mark.parametrize("until", [30, 12], ids=["alive", "silent since"])
 def test_a_job_that_has_ended_is_not_well_if_its_input_goes_on(goes_on, until):

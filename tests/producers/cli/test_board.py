@@ -163,7 +163,6 @@ def test_a_job_that_is_dead_is_the_cause_though_its_input_goes_on(kafka, topic):
 
 @pytest.mark.kafka
 def test_an_event_from_the_future_is_named_long_after_it_came(kafka, topic):
-    """What came since fills what is read at first."""
     name, producer, now = topic(1), Producer(kafka.config), time.time_ns() // 1_000_000
     for number in range(1_000):
         at = now - 100 * (1_000 - number)

@@ -194,8 +194,9 @@ def test_a_source_that_a_job_waits_for_is_looked_for_further_back(kafka, topic):
     ("until_then", "restarts", "verdict"),
     [(-5_000, False, Health.TIME), (-5_000, True, Health.TIME), (3_600_000, True, Health.OK)],
 )
-def test_a_source_ahead_of_the_clock_is_followed_back_to_its_starts(kafka, topic, until_then, restarts, verdict):
+def test_a_source_ahead_of_the_clock_is_followed_back(kafka, topic, until_then, restarts, verdict, monkeypatch):
     """It has marked ten times a second; its event times are an hour ahead since the eleventh second."""
+    monkeypatch.setattr(chain, "KEPT", timedelta(0))
     target, plain = topic(1), Producer(kafka.config)
     began = Clock().wall() - 300_000
     for number in range(3_000):
