@@ -22,7 +22,7 @@ from floodmark.schemas.completeness.position import TopicIds, TopicUser
 from floodmark.schemas.counts import Discrepancy, RecordCounts
 from floodmark.schemas.errors import IncompletePeriodError, RetentionError, UnreadableTopicError, UsageError
 from floodmark.schemas.errors.base import iso
-from floodmark.schemas.records import Status
+from floodmark.schemas.records import TIME_HEADER, Status, header_time
 from floodmark.schemas.timestamps import are_seconds, duration_of, event_time_of
 from floodmark.schemas.tracker import Tracker, apply_mark, sentences
 
@@ -140,8 +140,8 @@ class _Reading:
         self._rows: list[_Row] = []
         self._doubt: str | None = None
         """Why the first event time looks like seconds; empty: another one does not; ``None``: there is none."""
-        self._timeless = 0
-        self._first_timeless: tuple[Data, str] | None = None
+        self._is_adjusted = False  # whether an injector adjusted the time of a row: to milliseconds
+        self._timeless: tuple[int, Data, str] | None = None  # the number of rows without a time, the first, and why
 
     def take(self, records: Iterable[Classified]) -> None:
         """Take records until no more are needed."""
@@ -169,10 +169,12 @@ class _Reading:
         try:
             time = effective_time(record, self._event_time)
         except NO_EVENT_TIME as error:
-            self._timeless += 1
-            self._first_timeless = self._first_timeless or (record, f"{type(error).__name__}: {error}")
+            count, first, cause = self._timeless or (0, record, f"{type(error).__name__}: {error}")
+            self._timeless = count + 1, first, cause
             return
-        if self._doubt != "":
+        is_adjusted = header_time(record.headers, TIME_HEADER) is not None
+        self._is_adjusted |= is_adjusted
+        if self._doubt != "" and not is_adjusted:
             doubt = unit_warning(record, time) or ""
             if self._doubt and not doubt:
                 _log.warning("%s", self._doubt)
@@ -182,17 +184,17 @@ class _Reading:
 
     def rows(self) -> list[_Row]:
         """Return the rows of the period, or raise why it is not complete."""
-        if self._first_timeless is not None:
-            record, cause = self._first_timeless
-            if self._doubt is None:
+        if self._timeless is not None:
+            count, record, cause = self._timeless
+            if self._doubt is None and not self._is_adjusted:
                 raise UnreadableTopicError(
                     topic=self._topic,
-                    count=self._timeless,
+                    count=count,
                     partition=record.partition,
                     offset=record.offset,
                     cause=cause,
                 )
-            _log.warning("%s record(s) have no event time; the first: %s: %s", self._timeless, record.place, cause)
+            _log.warning("%s record(s) have no event time; the first: %s: %s", count, record.place, cause)
         if self._doubt:
             raise UsageError(reason=f"{self._doubt}. No other time is plausible")
         if not self._is_closed(self.tracker):

@@ -36,9 +36,11 @@ class _RowTimes:
         """The number of rows without a readable event time."""
         self._first: tuple[Data, str] | None = None  # of them, and why
         self._is_confirmed = False  # whether a row had one
+        self._doubted: tuple[Data, str] | None = None  # the first row whose time looks like a longer unit, if all do
+        self._fits = False  # whether a time was read that does not; times that an injector adjusted have no unit
 
-    def of(self, record: Data) -> int | None:
-        """Return the event time of a row; ``None``: it has none that can be read."""
+    def of(self, record: Data, watermark: int | None) -> int | None:
+        """Return the event time of a row; ``None``: it has none that can be read, or it is in 1970 by a wrong unit."""
         time = header_time(record.headers, TIME_HEADER)
         if time is not None or record.value is None:
             self._is_confirmed |= time is not None
@@ -49,9 +51,11 @@ class _RowTimes:
             self._count(record, str(error))
             return None
         if isinstance(found, int) and are_seconds(found, record.log_time, self._times.per_millisecond):
-            self._count(record, f"its event time is {iso(found)}, but --unit is too short: use a longer one")
-        else:
-            self._is_confirmed = True
+            cause = f"read as {self._times.about}, its event time is {iso(found)}: pass a longer --unit"
+            self._doubted = self._doubted or (record, cause)
+            self._count(record, cause)
+            return found if watermark is not None and are_seconds(watermark, record.log_time) else None
+        self._is_confirmed = self._fits = True
         return found if isinstance(found, int) else None
 
     def _count(self, record: Data, cause: str) -> None:
@@ -61,9 +65,10 @@ class _RowTimes:
         self.unreadable += 1
 
     def require_one(self) -> None:
-        """Raise `UnreadableTopicError` if rows were read, and none had a readable event time."""
-        if self._first is not None and not self._is_confirmed:
-            (first, cause), count = self._first, self.unreadable
+        """Raise `UnreadableTopicError` if rows were read, and none had a readable event time, or one in its unit."""
+        refused = self._first if not self._is_confirmed else self._doubted if not self._fits else None
+        if refused is not None:
+            (first, cause), count = refused, self.unreadable
             raise UnreadableTopicError(
                 topic=first.topic, count=count, partition=first.partition, offset=first.offset, cause=cause
             )
@@ -149,7 +154,7 @@ class TopicInput(Closing):
             if self.ended:
                 place, advice = str(record.place), "start a trigger with another --name and --from"
                 raise UnreadInputError(reader="the trigger", records="at least 1", places=place, advice=advice)
-            time = None if self._times is None else self._times.of(record)
+            time = None if self._times is None else self._times.of(record, self.watermark)
             if time is not None:
                 self._extend(time, time, row=True)
                 row(time, self.watermark)

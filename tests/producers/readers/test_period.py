@@ -16,6 +16,7 @@ from floodmark.producers.trigger.topic_input import TopicInput
 from floodmark.schemas import Status
 from floodmark.schemas.classify import classify, mark_record
 from floodmark.schemas.errors import IncompletePeriodError, RetentionError, UnreadableTopicError, UsageError
+from floodmark.schemas.records import TIME_HEADER
 from support.harness import Stream, delete_before, events, until
 
 pytestmark = pytest.mark.kafka
@@ -53,10 +54,16 @@ def test_each_closed_period_has_the_rows_of_the_batch_computation(kafka, topic):
         complete(kafka.config, target, 0, 9, event_time)
 
 
-def test_event_times_in_seconds_are_told(kafka, topic, caplog):
+@pytest.mark.parametrize("adjusted", [False, True], ids=["", "beside one that an injector adjusted"])
+def test_event_times_in_seconds_are_told(kafka, topic, caplog, adjusted):
     target, begin = topic(1), now()
     with WatermarkedProducer(kafka.config, topic=target, source="web", strategy=explicit()) as web:
         web.produce(events.encode({"user": "u", "at": begin}), event_time=begin)
+        web.flush()
+        if adjusted:
+            plain = Producer(kafka.config)
+            plain.produce(target, events.encode({"user": "u", "at": 1}), headers=[(TIME_HEADER, b"%d" % begin)])
+            plain.flush()
         web.end()
     in_seconds = lambda record: event_time(record) // 1_000  # noqa: E731
     told = (

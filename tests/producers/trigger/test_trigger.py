@@ -39,7 +39,7 @@ from floodmark.producers.trigger.target import Delivery, RefusedError
 from floodmark.producers.trigger.topic_input import TopicInput
 from floodmark.producers.trigger.trigger_loop import TriggerLoop
 from floodmark.schemas.errors import CorruptSnapshotError, FencedError, UsageError
-from floodmark.schemas.records import Holder
+from floodmark.schemas.records import TIME_HEADER, Holder
 from floodmark.schemas.timestamps import END_OF_TIME
 from support.harness import delete_before, until
 from support.injection import open_transaction
@@ -399,7 +399,36 @@ def test_rows_whose_unit_is_longer_are_told_and_refused(kafka, topic):
     Source(kafka, orders := topic(1)).write(1_763_712_000_000)
     run = [orders, "--every", "1h", "--run", "true", "--until-end", "--json-field", "at", "--unit"]
     done = floodmark(kafka, *run, "ns")
-    assert (done.returncode, "is 1970-01-01T00:29:23.712+00:00, but --unit is too short" in done.stderr) == (2, True)
+    said = (
+        "read as JSON with a time in 'at' (ns), its event time is 1970-01-01T00:29:23.712+00:00: pass a longer --unit"
+    )
+    assert (done.returncode, said in done.stderr) == (2, True)
+    assert floodmark(kafka, *run, "ms").returncode == 0
+
+
+@pytest.mark.kafka
+def test_rows_that_an_injector_adjusted_do_not_confirm_a_unit(kafka, topic):
+    times = Source(kafka, orders := topic(1))
+    times.write(1_763_712_000_000)
+    plain, time = Producer(kafka.config), (TIME_HEADER, b"1763712000001")
+    plain.produce(orders, b'{"at": 1763711000000}', headers=[time])
+    plain.flush()
+    times.write(1_763_712_000_002)
+    run = [
+        orders,
+        "--every",
+        "1h",
+        "--run",
+        "true",
+        "--until-end",
+        "--from",
+        "earliest",
+        "--json-field",
+        "at",
+        "--unit",
+    ]
+    done = floodmark(kafka, *run, "ns")
+    assert (done.returncode, "pass a longer --unit" in done.stderr, done.stdout) == (2, True, "")
     assert floodmark(kafka, *run, "ms").returncode == 0
 
 
