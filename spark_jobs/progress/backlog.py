@@ -10,6 +10,7 @@ from floodmark.producers.board.estimate import seconds_to_read
 
 _LAST: Final = 10  # the number of batches that give the rates
 _WIDTH: Final = 30
+_Known = tuple[datetime, int, Mapping[str, Any]]  # when a batch was planned, the ends of the topics then, its report
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,10 @@ class Backlog:
     read: int
     """Records read since this start of the job."""
     read_rate: float
-    """Records per second, in the last batches with records but the first one, which is slow; 0: only that one ran."""
+    """Records per second, in the last batches with records but the first one, which is slow; 0: only that one ran.
+
+    A batch that left records unread lasts until the next one: a trigger may delay it.
+    """
     arrival_rate: float
     """New offsets per second meanwhile."""
 
@@ -58,16 +62,26 @@ def backlog_of(batches: Sequence[Mapping[str, Any]], read: int) -> Backlog | Non
         return None
     _, latest, last = known[-1]
     recent = known[-_LAST:]
-    busy = [batch for _, _, batch in recent if batch["numInputRows"] and batch is not batches[0]]
-    spent = sum(batch["durationMs"].get("triggerExecution", 0) for batch in busy) / 1000
+    followed: list[tuple[_Known, _Known | None]] = [*pairwise(recent), (recent[-1], None)]
+    busy = [pair for pair in followed if pair[0][2]["numInputRows"] and pair[0][2] is not batches[0]]
+    busy = [pair for pair in busy if pair[1] is not None] or busy  # the trigger may delay what follows the last one
+    spent = sum(_seconds(*pair) for pair in busy)
     elapsed = (recent[-1][0] - recent[0][0]).total_seconds()
     grown = sum(max(0, after[1] - before[1]) for before, after in pairwise(recent))
     return Backlog(
         unread=max(0, latest - (_sum(last, "endOffset") or 0)),
         read=read,
-        read_rate=sum(batch["numInputRows"] for batch in busy) / spent if spent else 0.0,
+        read_rate=sum(one[2]["numInputRows"] for one, _ in busy) / spent if spent else 0.0,
         arrival_rate=grown / elapsed if elapsed else 0.0,
     )
+
+
+def _seconds(one: _Known, after: _Known | None) -> float:
+    """Return how long a batch took, until ``after`` if it left records unread."""
+    began, latest, batch = one
+    own: float = batch["durationMs"].get("triggerExecution", 0) / 1000
+    waits = after is not None and latest > (_sum(batch, "endOffset") or 0)
+    return max(own, (after[0] - began).total_seconds()) if after is not None and waits else own
 
 
 def ends_of(batch: Mapping[str, Any], name: str) -> dict[tuple[int, str, str], int]:

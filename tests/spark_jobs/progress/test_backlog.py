@@ -51,6 +51,15 @@ def test_batches_without_rows_do_not_slow_it_down():
     assert backlog_of(batches).read_rate == 500
 
 
+def test_waiting_for_the_trigger_counts_while_records_are_unread():
+    """Not without any: then the next batch waits for records."""
+    behind = [batch(5 * n, end=1_000 * (n + 1), latest=10_000 + 2_000 * n) for n in range(4)]
+    assert backlog_of(behind).read_rate == 100
+    assert backlog_of(behind).seconds is None
+    level = [batch(5 * n, end=1_000 * (n + 1), latest=1_000 * (n + 1)) for n in range(4)]
+    assert backlog_of(level).read_rate == 500
+
+
 def test_a_topic_that_is_made_anew_does_not_turn_time_back():
     found = backlog_of([batch(0, end=1_000, latest=5_000), batch(1, end=0, latest=10)])
     assert (found.unread, found.arrival_rate) == (10, 0)
