@@ -31,6 +31,7 @@ class Cause(StrEnum):
     ZOMBIE = "zombie"
     RETIRED = "retired"
     UNCOUNTED = "uncounted"
+    RENAMED = "renamed"
     UNSEEN = "unseen"
     SECONDS = "seconds"
     FUTURE = "future"
@@ -59,8 +60,8 @@ _WORDS: Final = {
     Cause.SILENT: _Words(
         "it no longer sends marks",
         "if {0} does not run or is paused, restart it. If it runs with background=False, leave that out, or call "
-        "poll() once an interval. If it never returns, start it once to end it or, if the topic has other sources, "
-        "give them a membership with a higher version without it",
+        "poll() once an interval. If it never returns, start it once and call end() or, if the topic has other "
+        "sources, give them a membership with a higher version that does not count it",
         "check whether job {0} runs, and read its log. Restart it with its checkpoint_location",
         "if {0} does not run or is paused, restart it (floodmark inject). Its log says why it fails, or for which open "
         "transaction it waits. If it is not needed any more, run it once with --until-end --end",
@@ -172,6 +173,11 @@ _WORDS: Final = {
         "or wait for one that has stopped",
         "count all sources of the topic in membership= of {0} and of the others, with a higher version than now",
         of_an_injector="injectors have no membership: end all but one with --until-end --end",
+    ),
+    Cause.RENAMED: _Words(
+        "{older} sources have marked the topic, its membership counts {newer}, and this one no longer sends marks",
+        "if {0} started again under another name, stop that process and start it as {0}. If {0} does not run, restart "
+        "it. If it never returns, give the other sources a membership with a higher version that does not count it",
     ),
     Cause.UNSEEN: _Words(
         "a job waits for it, and none of its marks is among the last records of the topic",

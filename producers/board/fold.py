@@ -422,10 +422,15 @@ def _of_silence(inputs: Collection[TopicView], marks: TopicMarks, job: str) -> t
 
 
 def _counted(row: SourceView, marks: TopicMarks, uncounted: Collection[str]) -> SourceView:
-    """Note that the membership counts fewer sources than write, unless the source has a worse problem."""
-    if row.source not in uncounted or severity(row.verdict) >= severity(Health.UNCOUNTED):
+    """Note that the membership counts fewer sources than mark, unless the source has a worse problem."""
+    if row.source not in uncounted:
         return row
-    reason = reason_of(Cause.UNCOUNTED, len(uncounted), marks.state.roster.size)
+    numbers = len(uncounted), marks.state.roster.size
+    if row.cause is Cause.SILENT and not marks.inputs.get(row.source or ""):
+        return replace(row, cause=Cause.RENAMED, reason=reason_of(Cause.RENAMED, *numbers))
+    if severity(row.verdict) >= severity(Health.UNCOUNTED):
+        return row
+    reason = reason_of(Cause.UNCOUNTED, *numbers)
     return replace(row, verdict=Health.UNCOUNTED, cause=Cause.UNCOUNTED, reason=reason)
 
 

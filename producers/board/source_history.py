@@ -232,9 +232,9 @@ class History:
         return len(self._points) == WINDOW
 
     @property
-    def has_one_mark(self) -> bool:
-        """Whether only one mark was read, and the source is active by it: whether it still writes is unknown."""
-        return self.is_active and len(self._points) == 1
+    def is_waited_for(self) -> bool:
+        """Whether readers wait for it by its last mark, also if it has stopped."""
+        return self.is_active and self.mark is not None and self.mark.lease is None
 
     @property
     def is_settled(self) -> bool:
@@ -465,12 +465,12 @@ class TopicMarks:
         return found
 
     def uncounted(self, now: int) -> frozenset[str]:
-        """Return the sources that write, or have one mark and may write, if the membership counts fewer."""
+        """Return the sources that have marked and not ended, if the membership counts fewer."""
         writing = {
             name
             for number in self.state.partitions
             for name in self.members(number)
-            if (history := self.histories[number, name]).lives(now) or history.has_one_mark
+            if (history := self.histories[number, name]).lives(now) or history.is_waited_for
         }
         return frozenset(writing) if len(writing) > self.state.roster.size else frozenset()
 

@@ -47,7 +47,7 @@ Bounds = Mapping[Partition, tuple[int, int]]
 """The first offset and the end of each partition."""
 _STARTS: Final = 8  # the most starts to look behind, the last ones
 _OLDEST: Final = 10 * 365 * 86_400_000  # milliseconds; an epoch before that is no time of a start
-_SILENT: Final = {Cause.SILENT, Cause.SILENT_HERE, Cause.SHARDS, Cause.HIDDEN}
+_SILENT: Final = {Cause.SILENT, Cause.SILENT_HERE, Cause.SHARDS, Cause.HIDDEN, Cause.RENAMED}
 _LATELY: Final = 10_000  # milliseconds
 _FAR: Final = 20_000  # records of a partition to read at most, for the start of a stall or for the past
 _MOST: Final = 200_000  # records of a topic to read at most for the past

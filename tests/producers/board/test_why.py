@@ -225,6 +225,15 @@ FAULTS = {
         (1, "b", Cause.UNCOUNTED),
         ("2 sources write to the topic, but its membership counts 1",),
     ),
+    "a source started again under another name": (
+        [
+            Writer("a", fields=ONE_OF_TWO),
+            Writer("b", seconds=range(20), fields=ONE_OF_TWO),
+            Writer("bb", seconds=range(21, END), fields=ONE_OF_TWO),
+        ],
+        (1, "b", Cause.RENAMED),
+        ("3 sources have marked the topic, its membership counts 2", "start it as b"),
+    ),
     "two sources of two partitions each have a membership of one": (
         [Writer("a", partitions=2, only=0), Writer("b", partitions=2, only=1)],
         (1, "a", Cause.UNCOUNTED),
