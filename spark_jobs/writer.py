@@ -382,9 +382,8 @@ def _refuse(result: DataFrame, plan: Operator, output_mode: str, trigger: Mappin
         advice = "group by a window of the event time, or choose an output_mode that Spark takes for these operators"
         if times := unused_event_times(plan, reason):
             advice = (
-                f"the event time is {' or '.join(times)}, and the column of the window is another one, or was computed "
-                "from it: take the event time, or call event_time(rows, column, shift=) before the window, see "
-                "spark_jobs/FORMATS.md"
+                f"group by a window of the event time, which is {' or '.join(times)}. For a window of another column, "
+                "call event_time(rows, column, shift=) first, see spark_jobs/FORMATS.md"
             )
         raise UnsupportedQueryError(operator="the query", reason=reason, advice=advice) from error
 

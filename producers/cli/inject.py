@@ -108,7 +108,7 @@ def run_injection(  # noqa: PLR0913  # each is an option of the command line
             injector = Injector(injection, settings, decisions=decisions, reset=reset, alignment=alignment)
         else:
             injector = InjectorGroup(injection, settings, group=group, alignment=alignment)
-        source, target = injection.source_topic, injection.target_topic
+        source, target, ended = injection.source_topic, injection.target_topic, ""
         typer.echo(f"copying {source} to {target} as source {injection.source}; see floodmark board {target}", err=True)
         with injector, Console(stderr=True).status("waiting") as status:
             committed = injector.metrics(), injector.holders()
@@ -138,5 +138,6 @@ def run_injection(  # noqa: PLR0913  # each is an option of the command line
                 injector.run(until_end=until_end, progress=progress, stop=stopped)
                 if end and not stop():
                     injector.end()
+                    ended = "; ended"
             progress(injector)  # of the last transaction
-            typer.echo(injection_line(injector), err=True)
+            typer.echo(f"{injection_line(injector)}{ended}", err=True)

@@ -122,7 +122,7 @@ class UnacknowledgedError(DeliveryError):
 class FencedError(InfrastructureError):
     """Another instance with the same identity has taken over."""
 
-    template = "{writer} was fenced in topic {topic!r}: {reason}; {advice}"
+    template = "{writer} was fenced in {topic!r}: {reason}; {advice}"
     writer: str
     topic: str
     reason: str

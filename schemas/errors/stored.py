@@ -144,10 +144,11 @@ class ReplacedCheckpointError(SnapshotError):
     """An old checkpoint, or an old copy of one, of a job that has since written: it would double or lose results."""
 
     template = (
-        "job {job!r} has written to {output} from another checkpoint_location, or a newer copy of this one, since "
-        "batch {batch_id} of this one. Results would be written twice, or be missing. If the newer one is lost, use a "
-        'new checkpoint_location and Start(published="continue"). Otherwise, start the job with the newer one, '
-        "or use a new checkpoint_location and {new_output}."
+        "job {job!r} has written to {output} from another checkpoint_location, another instance, or a newer copy of "
+        "this one, since batch {batch_id} of this one. Results would be written twice, or be missing. If another "
+        "instance runs, keep only one. If a newer checkpoint is lost, use a new checkpoint_location and "
+        'Start(published="continue"). Otherwise, start the job with the newer one, or use a new checkpoint_location '
+        "and {new_output}."
     )
     job: str
     output: str

@@ -521,7 +521,8 @@ class StoredBatches:
 
     def gap(self, batch_id: int) -> ContinueError:
         """Return the error for a batch that the store lacks."""
-        return self._refused(f"it lacks batch {batch_id} of this checkpoint", self.found)
+        reason = f"it lacks batch {batch_id} of this checkpoint. If another instance runs and writes it, keep only one"
+        return self._refused(reason, self.found)
 
     def _refused(self, reason: str, found: StoredPosition | None) -> ContinueError:
         """Without a position, the store may still have rows, so a job that continued would write them twice."""

@@ -214,7 +214,7 @@ class TableSink(Sink):
                     raise UsageError(reason=f"job {self._stored.job!r}, table {self._table.name!r}: {said}") from error
                 if attempt == _ATTEMPTS:
                     raise TableError(job=self._stored.job, table=self._table.name, reason=reason) from error
-                _log.warning("job %s: a commit is retried after: %s", self._stored.job, error)
+                _log.warning("job %s: a commit is retried after: %s", self._stored.job, reason)
                 time.sleep(attempt)
         self._staged = None
         self._due = time.monotonic() + self._table.commit_every.total_seconds()
