@@ -382,8 +382,8 @@ def _refuse(result: DataFrame, plan: Operator, output_mode: str, trigger: Mappin
         advice = "group by a window of the event time, or choose an output_mode that Spark takes for these operators"
         if times := unused_event_times(plan, reason):
             advice = (
-                f"group by a window of the event time, which is {' or '.join(times)}. For a window of another column, "
-                "call event_time(rows, column, shift=) first, see spark_jobs/FORMATS.md"
+                f"the event time is {' or '.join(times)}, so group by a window of it. For a window of another column, "
+                "or of one computed from it, call event_time(rows, column, shift=) first, see spark_jobs/FORMATS.md"
             )
         raise UnsupportedQueryError(operator="the query", reason=reason, advice=advice) from error
 

@@ -296,12 +296,14 @@ def _topic(
     roots = _roots(name, inputs)
     partitions, all_rows = [], list[SourceView]()
     heard = now if marks.read_until is None else min(now, marks.read_until)
-    retired, front, uncounted = marks.retired(heard), marks.front(heard), marks.uncounted(heard)
+    retired, front = marks.retired(heard), marks.front(heard)
+    uncounted = marks.uncounted(lambda history: history.lives(heard) or history.has_one_mark)
+    awaited = marks.uncounted(lambda history: history.lives(heard) or history.is_waited_for)
     living = {source for (_, source), history in marks.histories.items() if history.lives(heard)}
     for part in parts:
         names = sorted({*marks.members(part.number), *part.unreadable})
         marked = [_row(name, marks, part, source, now, heard, front, living) for source in names]
-        found = [_counted(row, marks, uncounted) for row in marked]
+        found = [_counted(row, marks, uncounted, awaited) for row in marked]
         found += _uncounted(name, marks, part, retired.get(part.number, []))
         found += [_unseen_row(one) for one in unseen if (one.topic, one.partition) == (name, part.number)]
         rows = tuple(_placed(row, marks, topics, roots, views, now) for row in found)
@@ -421,16 +423,17 @@ def _of_silence(inputs: Collection[TopicView], marks: TopicMarks, job: str) -> t
     return (Cause.SHARDS, reason_of(Cause.SHARDS, waiting, shards)) if waiting else None
 
 
-def _counted(row: SourceView, marks: TopicMarks, uncounted: Collection[str]) -> SourceView:
-    """Note that the membership counts fewer sources than mark, unless the source has a worse problem."""
-    if row.source not in uncounted:
+def _counted(row: SourceView, marks: TopicMarks, uncounted: Collection[str], awaited: Collection[str]) -> SourceView:
+    """Note that the membership counts fewer sources than write, unless the source has a worse problem.
+
+    Also note that a silent source is one of more sources that readers wait for: it may have another name now.
+    """
+    if row.cause is Cause.SILENT and row.source in awaited and not (row.injects or marks.inputs.get(row.source or "")):
+        reason = reason_of(Cause.RENAMED, len(awaited), marks.state.roster.size)
+        return replace(row, cause=Cause.RENAMED, reason=reason)
+    if row.source not in uncounted or severity(row.verdict) >= severity(Health.UNCOUNTED):
         return row
-    numbers = len(uncounted), marks.state.roster.size
-    if row.cause is Cause.SILENT and not marks.inputs.get(row.source or ""):
-        return replace(row, cause=Cause.RENAMED, reason=reason_of(Cause.RENAMED, *numbers))
-    if severity(row.verdict) >= severity(Health.UNCOUNTED):
-        return row
-    reason = reason_of(Cause.UNCOUNTED, *numbers)
+    reason = reason_of(Cause.UNCOUNTED, len(uncounted), marks.state.roster.size)
     return replace(row, verdict=Health.UNCOUNTED, cause=Cause.UNCOUNTED, reason=reason)
 
 

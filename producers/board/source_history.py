@@ -7,7 +7,7 @@ the history also learns the longest pause between two marks and the longest time
 
 import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from itertools import combinations, pairwise
@@ -230,6 +230,11 @@ class History:
     def is_whole(self) -> bool:
         """Whether there are enough marks for a verdict."""
         return len(self._points) == WINDOW
+
+    @property
+    def has_one_mark(self) -> bool:
+        """Whether only one mark was read, and the source is active by it: whether it still writes is unknown."""
+        return self.is_active and len(self._points) == 1
 
     @property
     def is_waited_for(self) -> bool:
@@ -464,15 +469,15 @@ class TopicMarks:
                 found[number].append(name)
         return found
 
-    def uncounted(self, now: int) -> frozenset[str]:
-        """Return the sources that have marked and not ended, if the membership counts fewer."""
-        writing = {
+    def uncounted(self, counts: Callable[[History], bool]) -> frozenset[str]:
+        """Return the members of which ``counts`` is true in a partition, if the membership counts fewer."""
+        found = {
             name
             for number in self.state.partitions
             for name in self.members(number)
-            if (history := self.histories[number, name]).lives(now) or history.is_waited_for
+            if counts(self.histories[number, name])
         }
-        return frozenset(writing) if len(writing) > self.state.roster.size else frozenset()
+        return frozenset(found) if len(found) > self.state.roster.size else frozenset()
 
     def front(self, now: int) -> int | None:
         """Return the highest watermark of the sources that still write."""

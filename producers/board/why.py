@@ -80,9 +80,8 @@ def trace(board: Board, topic: str) -> Why:
     waiting = [row.source for row in holders if row.cause is Cause.WAITS and row.state is State.SILENT]
     if advice and waiting:
         advice += f". Then check whether job {waiting[-1]} goes on"
-    if any("has no watermark" in step.unread for step in steps):
-        pass  # of a table: the reason says what to do
-    elif unread and not advice:
+    says = any("has no watermark" in step.unread for step in steps)  # of a table: what to do, too
+    if unread and not advice and not says:
         lacks = any("floodmark[" in (step.unread or "") for step in steps)
         name = "the name" if len(steps) == 1 else f"whether {steps[-1].topic} was deleted"
         advice = f"check {name}, and whether you have {'installed what it needs' if lacks else 'the right to read it'}"

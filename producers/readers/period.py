@@ -74,8 +74,8 @@ def complete(
         RetentionError: if Kafka has deleted records that may be of the period.
         UnreadableTopicError: if no record that was read has an event time.
         UnknownTopicError, BrokerUnavailableError, RecreatedTopicError: as `WatermarkedConsumer`.
-        UsageError: if the topic is compacted, the period is empty or in seconds, all event times look like seconds, a
-            time has no time zone, ``decode`` returns no mapping, or pyarrow is not installed.
+        UsageError: if the topic is compacted, the period is empty or in seconds, all event times but adjusted ones look
+            like seconds, a time has no time zone, ``decode`` returns no mapping, or pyarrow is not installed.
     """
     reading = _Reading(topic, event_time_of(start), event_time_of(end), event_time)
     if are_seconds(reading.end, Clock().wall()):

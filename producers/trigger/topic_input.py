@@ -18,6 +18,7 @@ from floodmark.schemas.errors import (
     UnreadableTopicError,
     UnreadableValueError,
     UnreadInputError,
+    UsageError,
 )
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import TIME_HEADER, header_time
@@ -65,10 +66,12 @@ class _RowTimes:
         self.unreadable += 1
 
     def require_one(self) -> None:
-        """Raise `UnreadableTopicError` if rows were read, and none had a readable event time, or one in its unit."""
-        refused = self._first if not self._is_confirmed else self._doubted if not self._fits else None
-        if refused is not None:
-            (first, cause), count = refused, self.unreadable
+        """Raise `UnreadableTopicError` if rows were read, and none had an event time; `UsageError`: by its unit."""
+        if self._is_confirmed and self._doubted is not None and not self._fits:
+            first, cause = self._doubted
+            raise UsageError(reason=f"{first.place}: {cause}. No time that an injector did not adjust is plausible")
+        if self._first is not None and not self._is_confirmed:
+            (first, cause), count = self._first, self.unreadable
             raise UnreadableTopicError(
                 topic=first.topic, count=count, partition=first.partition, offset=first.offset, cause=cause
             )
@@ -86,6 +89,7 @@ class TopicInput(Closing):
     Raises:
         CorruptSnapshotError: if what is stored is of other topics.
         UnreadableTopicError: when reading, if no row that existed at the first start has a readable event time.
+        UsageError: when reading, if all of their event times but adjusted ones look like another unit.
         DeletedRecordsError: when reading, if Kafka has deleted records before they were read.
         RecreatedTopicError, UnknownTopicError, BrokerUnavailableError: as `Observer`.
     """

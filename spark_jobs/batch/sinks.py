@@ -521,7 +521,7 @@ class StoredBatches:
 
     def gap(self, batch_id: int) -> ContinueError:
         """Return the error for a batch that the store lacks."""
-        reason = f"it lacks batch {batch_id} of this checkpoint. If another instance runs and writes it, keep only one"
+        reason = f"it lacks batch {batch_id} of this checkpoint. If another instance runs, keep only one"
         return self._refused(reason, self.found)
 
     def _refused(self, reason: str, found: StoredPosition | None) -> ContinueError:

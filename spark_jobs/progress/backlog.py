@@ -64,7 +64,8 @@ def backlog_of(batches: Sequence[Mapping[str, Any]], read: int) -> Backlog | Non
     recent = known[-_LAST:]
     followed: list[tuple[_Known, _Known | None]] = [*pairwise(recent), (recent[-1], None)]
     busy = [pair for pair in followed if pair[0][2]["numInputRows"] and pair[0][2] is not batches[0]]
-    busy = [pair for pair in busy if pair[1] is not None] or busy  # the trigger may delay what follows the last one
+    if any(_seconds(*pair) > _seconds(pair[0], None) for pair in busy):  # then the next one will have to wait, too
+        busy = [pair for pair in busy if pair[1] is not None]
     spent = sum(_seconds(*pair) for pair in busy)
     elapsed = (recent[-1][0] - recent[0][0]).total_seconds()
     grown = sum(max(0, after[1] - before[1]) for before, after in pairwise(recent))

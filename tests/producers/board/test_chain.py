@@ -12,6 +12,7 @@ from floodmark.producers.board.source_history import Health
 from floodmark.producers.board.why import trace
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import Mark, Unreadable
+from floodmark.schemas.errors import UnmarkedTableError
 from floodmark.schemas.records import HELD_HEADER, READ_HEADER, Holder, Status
 from floodmark.schemas.tracker import START_OR_INJECT
 
@@ -181,6 +182,8 @@ def test_a_table_that_lacks_its_library_tells_to_install_it():
     assert chain.why("a").advice == "check the name, and whether you have the right to read it"
     chain.fold.refuse("lake/daily", "ModuleNotFoundError: No module named 'deltalake'. Expected floodmark[delta]")
     assert chain.why("lake/daily").advice == "check the name, and whether you have installed what it needs"
+    chain.fold.refuse("new", str(UnmarkedTableError(table="new", reason="it has no commit", advice="Wait for one")))
+    assert not chain.why("new").advice, "the error has it"
 
 
 def test_half_of_a_chain_that_moves_cannot_be_called_well():

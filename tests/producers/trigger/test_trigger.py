@@ -414,6 +414,7 @@ def test_rows_that_an_injector_adjusted_do_not_confirm_a_unit(kafka, topic):
     plain.produce(orders, b'{"at": 1763711000000}', headers=[time])
     plain.flush()
     times.write(1_763_712_000_002)
+    times.reach(1_763_712_000_002)
     run = [
         orders,
         "--every",

@@ -58,6 +58,8 @@ def test_waiting_for_the_trigger_counts_while_records_are_unread():
     assert backlog_of(behind).seconds is None
     level = [batch(5 * n, end=1_000 * (n + 1), latest=1_000 * (n + 1)) for n in range(4)]
     assert backlog_of(level).read_rate == 500
+    burst = [*level[:3], batch(15, end=103_000, latest=900_000, rows=100_000, seconds=10)]
+    assert backlog_of(burst).read_rate == 102_000 / 14
 
 
 def test_a_topic_that_is_made_anew_does_not_turn_time_back():
