@@ -172,9 +172,9 @@ class _Reading:
             count, first, cause = self._timeless or (0, record, f"{type(error).__name__}: {error}")
             self._timeless = count + 1, first, cause
             return
-        is_adjusted = header_time(record.headers, TIME_HEADER) is not None
-        self._is_adjusted |= is_adjusted
-        if self._doubt != "" and not is_adjusted:
+        if self._doubt != "" and header_time(record.headers, TIME_HEADER) is not None:
+            self._is_adjusted = True
+        elif self._doubt != "":
             doubt = unit_warning(record, time) or ""
             if self._doubt and not doubt:
                 _log.warning("%s", self._doubt)

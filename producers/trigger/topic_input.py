@@ -37,7 +37,7 @@ class _RowTimes:
         """The number of rows without a readable event time."""
         self._first: tuple[Data, str] | None = None  # of them, and why
         self._is_confirmed = False  # whether a row had one
-        self._doubted: tuple[Data, str] | None = None  # the first row whose time looks like a longer unit, if all do
+        self._doubted: tuple[Data, str] | None = None  # the first row whose time looks like a longer unit, and why
         self._fits = False  # whether a time was read that does not; times that an injector adjusted have no unit
 
     def of(self, record: Data, watermark: int | None) -> int | None:

@@ -415,22 +415,10 @@ def test_rows_that_an_injector_adjusted_do_not_confirm_a_unit(kafka, topic):
     plain.flush()
     times.write(1_763_712_000_002)
     times.reach(1_763_712_000_002)
-    run = [
-        orders,
-        "--every",
-        "1h",
-        "--run",
-        "true",
-        "--until-end",
-        "--from",
-        "earliest",
-        "--json-field",
-        "at",
-        "--unit",
-    ]
-    done = floodmark(kafka, *run, "ns")
+    run = [orders, "--every", "1h", "--run", "true", "--until-end", "--from", "earliest", "--json-field", "at"]
+    done = floodmark(kafka, *run, "--unit", "ns")
     assert (done.returncode, "pass a longer --unit" in done.stderr, done.stdout) == (2, True, "")
-    assert floodmark(kafka, *run, "ms").returncode == 0
+    assert floodmark(kafka, *run, "--unit", "ms").returncode == 0
 
 
 @pytest.mark.kafka
