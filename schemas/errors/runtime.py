@@ -26,9 +26,9 @@ class EventTimeUnitError(ResultError):
     """An input whose event times are all in January 1970, and its watermark is not: they are read in a wrong unit."""
 
     template = (
-        "job {job!r}: no event time of {topic} is after {latest!t}, but its watermark is {watermark!t}. Their unit "
-        "is probably {factor:,} times as long as unit= says (s is 1,000 times as long as ms): change unit=, or the "
-        "expression of event_time. The batch has written no mark."
+        "job {job!r}: no event time in the rows of {topic} is after {latest!t}, but its watermark is {watermark!t}. "
+        "Their unit is probably {factor:,} times as long as unit= says (s is 1,000 times as long as ms): change unit=, "
+        "or the expression of event_time. The batch has written no mark."
     )
     job: str
     topic: str

@@ -85,11 +85,11 @@ class TopicRecords:
     too_large: bool = False  # whether an ``out_of_range`` record has a time after the year 9999
     partition: int = 0
     offset: int = 0  # of the first unusable record
-    latest: int | None = None  # the highest event time, epoch milliseconds; ``None``: not known of all rows
+    latest: int | None = None  # the highest event time that no injector has adjusted, epoch milliseconds
 
     def add(self, rows: int, unusable: Mapping[str, Skipped], latest: int | None = None) -> dict[str, int]:
         """Add the records of one batch; return the totals of the kinds that it had."""
-        if latest is not None and (self.latest is not None or self.rows == 0):
+        if latest is not None:
             self.latest = max(latest, self.latest or latest)
         self.rows += rows
         firsts = [(skipped.partition, skipped.offset) for skipped in unusable.values() if skipped.count]

@@ -27,12 +27,12 @@ _MAX_PARTITIONS: Final = 1 << 20
 _MAX_TASKS: Final = 1 << 20
 _MAX_TOPICS: Final = 1 << 10
 _BINS: Final = 1 << 12  # the counts are exact for fewer bins
-_BOUNDS: Final = ((F.min, "earliest"), (F.max, "latest"))  # of the event times
+_BOUNDS: Final = (("event_time", F.min, "earliest"), ("unadjusted", F.max, "latest"))
 
 KINDS: Final = ("row", "tombstones", *UNUSABLE)
 """The kinds of records in a bin; marks are counted as rows, since their number is known."""
 
-PREPARED: Final = tuple(f"{OURS}{name}" for name in ("bin", "event_time", "mark", "skipped", "late"))
+PREPARED: Final = tuple(f"{OURS}{name}" for name in ("bin", "event_time", "unadjusted", "mark", "skipped", "late"))
 """The columns that `prepared` adds; ``late`` only to judged rows."""
 
 Counted = Mapping[tuple[str, str, int], int]  # kind (of `KINDS`), topic and partition to the number of records
@@ -49,7 +49,7 @@ class Observation:
     tombstones: int = 0
     unusable: Mapping[str, Skipped] = field(default_factory=dict)  # the skipped records, by kind
     earliest: int | None = None  # the lowest event time, epoch milliseconds
-    latest: int | None = None  # the highest one
+    latest: int | None = None  # the highest one that no injector has adjusted: those have the unit of the values
     late: int = 0  # rows that were judged late
     late_by_batch: int = 0
     """Those of them that are late only by the watermark of the batch, not by that of their partition."""
@@ -124,6 +124,7 @@ def prepared(records: DataFrame, result: Sequence[Column], topics: Sequence[str]
     found = {
         "bin": bin_,
         "event_time": F.when(is_row, F.col("event_time")),
+        "unadjusted": F.when(is_row & F.col("adjusted").isNull(), F.col("event_time")),
         "mark": F.when(F.col("control"), F.to_json(mark)),
         "skipped": F.when(kind.isin(*UNUSABLE), skipped),
     }
@@ -146,7 +147,7 @@ def columns(*, judged: bool = False) -> list[Column]:
         *(lateness if judged else []),
         F.concat(F.lit("["), F.array_join(F.collect_list(mark), ","), F.lit("]")).alias("marks"),  # a list in JSON
         *unusable,
-        *(F.unix_millis(of(F.col(f"`{OURS}event_time`"))).alias(name) for of, name in _BOUNDS),
+        *(F.unix_millis(of(F.col(f"`{OURS}{column}`"))).alias(name) for column, of, name in _BOUNDS),
         # Each task has a bin for each kind in each of its partitions.
         bins(bin_, _BINS).alias("bins"),
     ]

@@ -74,15 +74,16 @@ def flat(kafka: DataFrame, decode: Decoder) -> DataFrame:
 
 
 def decoded(kafka: DataFrame, spec: SourceSpec) -> DataFrame:
-    """Decode records, and add ``raw``, ``control``, ``task``, ``value``, ``event_time`` and ``kind``.
+    """Decode records, and add ``raw``, ``control``, ``task``, ``value``, ``adjusted``, ``event_time`` and ``kind``.
 
-    ``kind`` is ``mark``, ``row``, or the name of a count.  If late rows are judged, `judge.judged` adds its columns.
+    ``adjusted`` is the time that an injector has set, or null.  ``kind`` is ``mark``, ``row``, or the name of a count.
+    If late rows are judged, `judge.judged` adds its columns.
     """
     columns = flat(kafka, spec.decode).withColumn(f"{OURS}event_time", spec.event_time)
     added = [name for name in columns.columns if name.startswith(OURS)]
     rows = columns.select([F.col(f"`{name}`").alias(name.removeprefix(OURS)) for name in added])
-    if "headers" in rows.columns:
-        rows = rows.withColumn("event_time", F.coalesce(header_time(TIME_HEADER), "event_time"))
+    adjusted = header_time(TIME_HEADER) if "headers" in rows.columns else F.lit(None).cast("timestamp")
+    rows = rows.withColumn("adjusted", adjusted).withColumn("event_time", F.coalesce("adjusted", "event_time"))
     kind = (
         F.when(F.col("control"), "mark")
         .when(F.col("raw").isNull(), "tombstones")

@@ -13,7 +13,7 @@ from floodmark.producers import Data, Observer, TimePolicy
 from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.injector import Injector
-from floodmark.schemas.errors import EventTimeShiftError, UsageError
+from floodmark.schemas.errors import EventTimeShiftError, EventTimeUnitError, UsageError
 from floodmark.spark_jobs import ReadOptions, drop_duplicates_within, event_time, formats, read
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.harness import until
@@ -243,6 +243,21 @@ def test_what_an_injector_has_adjusted_counts_in_a_job_with_defaults(spark, kafk
     job.awaitTermination(LIMIT)
     assert job.counts["late"] == 0
     assert dict(found) == dict(Counter(time // 10_000 * 10_000 + 10_000 for time in times))
+
+
+def test_a_forgotten_unit_fails_the_job_although_an_injector_adjusted_some_times(spark, kafka, source, checkpoint):
+    at, producer = 1_700_000_000, Producer(kafka.config)
+    for time, headers in [(at, []), (at - 60, [("floodmark-time", b"%d000" % at)]), (at + 1, [])]:
+        producer.produce(source.topic, b'{"at": %d}' % time, headers=headers)
+    assert producer.flush(30) == 0
+    source.mark(at * 1_000)
+    source.end()
+    read_as = formats.json("at TIMESTAMP", unit="ms")
+    servers = kafka.bootstrap_servers
+    events = read(spark, topics=source.topic, value=read_as, event_time="at", bootstrap_servers=servers)
+    job, _ = keep(windows(events), checkpoint)
+    with pytest.raises(EventTimeUnitError, match="1,000 times as long"):
+        job.awaitTermination(LIMIT)
 
 
 def test_the_last_header_that_holds_a_time_counts(kafka, source, rows, checkpoint):
