@@ -22,6 +22,7 @@ from floodmark.producers.board.model import (
     Stage,
     State,
     TopicView,
+    goes_on,
     lost_input,
 )
 from floodmark.producers.board.source_history import Health, History, TopicMarks, is_ahead, severity
@@ -41,7 +42,6 @@ _CLOCK_SKEW: Final = 1_000  # milliseconds that a log time may be ahead of the r
 _MOST: Final = 100  # partitions without a mark, and members without a name, to show at most
 
 _Topics = Mapping[str, TopicMarks]
-_GOES_ON: Final = {State.ACTIVE, State.CATCHING_UP, State.SILENT}
 _STATES: Final = {Status.ACTIVE: State.ACTIVE, Status.IDLE: State.IDLE, Status.ENDED: State.ENDED}
 
 
@@ -308,8 +308,8 @@ def _topic(
         found += [_unseen_row(one) for one in unseen if (one.topic, one.partition) == (name, part.number)]
         rows = tuple(_placed(row, marks, topics, roots, views, now) for row in found)
         at, number = part.combine(), part.number
-        state, begin = _state(at, rows), marks.begins.get(number)
-        view = PartitionView(partition=number, state=state, watermark=at.watermark, sources=rows, begin=begin)
+        offsets = {"begin": marks.begins.get(number), "counted": marks.counted.get(number)}
+        view = PartitionView(partition=number, state=_state(at, rows), watermark=at.watermark, sources=rows, **offsets)
         partitions.append(view)
         all_rows += rows
     combined = marks.state.combine()
@@ -377,13 +377,13 @@ def _placed(
     lowest, first, wrong = _minimum(named, topics), _minimum(roots, topics), None
     lags = replace(row.lags, local=_ahead(lowest, row.watermark), root=_ahead(first, row.watermark))
     row = replace(row, lags=lags, inputs=named)
-    if row.state is State.ENDED and any(name in views and views[name].state in _GOES_ON for name in named):
+    found = [views[name] for name in named if name in views]
+    if row.state is State.ENDED and goes_on(found, offsets_read(marks.published.get(row.source or ""))):
         wrong = Cause.OUTLIVED, Health.STOP
     elif is_ahead(row.watermark, now) and lowest not in {None, END_OF_TIME} and not is_ahead(lowest, now):
         wrong = Cause.BEFORE_INPUT, Health.TIME
     if wrong is not None:
         return replace(row, cause=wrong[0], verdict=wrong[1], reason=reason_of(wrong[0]))
-    found = [views[name] for name in named if name in views]
     if row.cause in {Cause.SILENT, Cause.HIDDEN} and (why := _of_silence(found, marks, row.source or "")) is not None:
         return replace(row, cause=why[0], reason=why[1])
     has_no_input = (

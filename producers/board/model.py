@@ -73,6 +73,7 @@ class PartitionView:
     watermark: int | None
     sources: tuple[SourceView, ...]
     begin: int | None = None  # the offset of its first record when it was read; ``None``: unknown
+    counted: int | None = None  # that of the last mark that counts records of its source, or no mark tells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +116,16 @@ def deleted(views: Iterable[TopicView], read: Offsets) -> dict[str, int]:
             if at is not None and part.begin is not None and part.begin > at:
                 found[view.topic] += part.begin - at
     return dict(found)
+
+
+def goes_on(views: Iterable[TopicView], read: Offsets) -> bool:
+    """Tell whether the input of a job that has ended goes on, or did so after the offsets that the job has ``read``."""
+    for view in views:
+        counted = {(view.topic, part.partition): part.counted for part in view.partitions}
+        unread = any(at is not None and at >= read.get(place, at + 1) for place, at in counted.items())
+        if unread or view.state in {State.ACTIVE, State.CATCHING_UP, State.SILENT}:
+            return True
+    return False
 
 
 def lost_input(views: Collection[TopicView], read: Offsets, ids: Mapping[str, str]) -> tuple[Cause, str] | None:

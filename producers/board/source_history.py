@@ -420,6 +420,7 @@ class TopicMarks:
     """By partition with an open transaction: where it begins; looked up while a source is silent there."""
     whole: bool = False  # whether all of its records were read, from the first one
     begins: Mapping[int, int] = field(default_factory=dict)  # the offset of the first record, by partition
+    counted: dict[int, int] = field(default_factory=dict)  # that of the last mark that counts records, by partition
     topic_id: str | None = None  # Kafka's id of it when it was read
     read_until: int | None = None  # the clock when its end was last reached, epoch ms; ``None``: always at the end
 
@@ -436,6 +437,8 @@ class TopicMarks:
             self.inputs[record.source] |= named
         if verdict not in {Verdict.ACCEPTED, Verdict.REGRESSED}:
             return
+        if record.records != 0:
+            self.counted[number] = mark.offset
         if offsets_read(published):  # it names all: a job may have been moved to another topic
             self.inputs[record.source] = named
         if mark_header(mark, record.source, STATE_HEADER) is not None:

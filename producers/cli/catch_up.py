@@ -131,9 +131,8 @@ def _lines(estimate: "Estimate", time: int | None, job: str) -> list[str]:
         return [*lines, "never: the job fails, or skips these records"]
     if estimate.read_rate is not None:
         return [*lines, f"never: it reads {pace:,.0f} a second, and the topics grow by {estimate.arrival_rate:,.0f}"]
-    lines.append(
-        "Time unknown without --rate, or with --output before some batches while behind. Rate needed to catch up in:"
-    )
+    known = "pass --rate, or --output of a job that has run some batches while behind"
+    lines.append(f"Time unknown: {known}. Rate needed to catch up in:")
     rates = (f"  {span(at * 1_000):>6}: {math.ceil(estimate.rate_for(at)):,} a second" for at in (60, 600, 3_600))
     return [*lines, *rates]
 

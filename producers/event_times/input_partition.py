@@ -67,7 +67,7 @@ class InputPartition:
         self.trouble: str | None = None
         self.elapsed = 0  # milliseconds between the last record and the last estimate, also over restarts
         self._substream_by, self._fit, self._drop_late = substream_by, fit, drop_late
-        self._largest: int | None = None  # the largest event time of this run that a ``fit`` has seen
+        self._largest: int | None = None  # the largest event time that a ``fit`` has seen, also over restarts
 
     def take(self, key: bytes | None, value: bytes | None, log_time: int) -> Routed:
         """Route one record, in the order of the log."""
@@ -161,7 +161,7 @@ class InputPartition:
         """Return the state as JSON values."""
         if self.fmt.promises:
             return {"watermark": self.watermark, "timed": self.has_event_time}
-        return {**self.policy_state.snapshot(), "elapsed": self.elapsed}
+        return {**self.policy_state.snapshot(), "elapsed": self.elapsed, "largest": self._largest}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a `snapshot` into an empty partition, or raise CorruptSnapshotError."""
@@ -169,7 +169,8 @@ class InputPartition:
             self.policy_state.restore(state)
             self.has_event_time = bool(self.policy_state.counts)
             with restoring("of an input partition", "start over"):
-                self.elapsed = int(state.get("elapsed", 0))  # older states have none
+                self.elapsed, largest = int(state["elapsed"]), state.get("largest")
+                self._largest = None if largest is None else event_time_of(largest)
             return
         with restoring("of a changefeed", "start over"):
             if state["watermark"] is not None:

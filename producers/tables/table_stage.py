@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from floodmark.producers.board.causes import Cause
+from floodmark.producers.board.causes import Cause, reason_of
 from floodmark.producers.board.model import (
     Board,
     Lags,
@@ -14,6 +14,7 @@ from floodmark.producers.board.model import (
     Stage,
     State,
     TopicView,
+    goes_on,
     lost_input,
 )
 from floodmark.producers.board.source_history import Health
@@ -126,7 +127,8 @@ def _judge(
     the last commit.
     """
     if table.watermark == END_OF_TIME:
-        return Health.OK, None, ""
+        outlived = goes_on(before, table.read)
+        return (Health.STOP, Cause.OUTLIVED, reason_of(Cause.OUTLIVED)) if outlived else (Health.OK, None, "")
     if table.watermark is None:
         return None, Cause.NOTHING_PROMISED, "the job has no watermark yet"
     advanced = _advanced(before, table.watermark, last_rise)

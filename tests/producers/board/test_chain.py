@@ -164,6 +164,21 @@ def test_a_job_that_has_ended_is_not_well_if_its_input_goes_on(goes_on, until):
     assert (why.exit_status, why.cause and why.cause.cause) == ((1, Cause.OUTLIVED) if goes_on else (0, None))
 
 
+@pytest.mark.parametrize("records", [0, 7, None])
+def test_a_job_that_has_ended_is_not_well_if_its_input_sent_records_and_ended_again(records):
+    chain, read = Chain().source("a", until=10), [(READ_HEADER, b'{"input_offsets": {"a": {"0": 21}}}')]
+    chain.job("counts", "a", "b", until=10)
+    chain.fold.take(Mark("a", 0, 20, 30_000, mark("web", 5_000, 30, status=Status.ENDED, records=9)))
+    chain.fold.take(Mark("b", 0, 99, 30_000, mark("counts", 5_000, 30, status=Status.ENDED), read))
+    assert chain.why("b").exit_status == 0
+    chain.fold.take(Mark("a", 0, 21, 30_000, mark("web", 5_000, 30, status=Status.ENDED, records=9)))  # a copy
+    assert chain.why("b").exit_status == 0
+    chain.fold.take(Mark("a", 0, 29, 30_000, mark("web", 9_000, 0, epoch=9, status=Status.ENDED, records=records)))
+    why = chain.why("b")
+    assert (why.exit_status, why.cause and why.cause.cause) == ((0, None) if records == 0 else (1, Cause.OUTLIVED))
+    assert chain.board().exit_status == why.exit_status
+
+
 def test_an_input_that_cannot_be_read_ends_the_way_there():
     chain = Chain().job("counts", "a", "b", stands=10)
     chain.fold.refuse("a", "Topic authorization failed")

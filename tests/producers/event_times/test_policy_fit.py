@@ -69,6 +69,19 @@ def test_where_arrivals_go_back_the_first_advice_names_the_order_too(order):
     assert advice is None
 
 
+def test_where_records_are_written_again_the_advice_after_a_restart_counts_from_those_before():
+    policy, fmt = TimePolicy(late=300 * SECOND, out_of_order=60 * SECOND), JsonField("at")
+    first, fit = InputPartition(fmt, policy, fit=PolicyFit(policy)), PolicyFit(policy)
+    arrivals = [NOW + 3_000 * number for number in range(1_000)]
+    for at in arrivals:
+        first.take(None, b'{"at": %d}' % at, at)
+    resumed = InputPartition(fmt, policy, fit=fit)
+    resumed.restore(first.snapshot())
+    for at in arrivals:
+        resumed.take(None, b'{"at": %d}' % at, at)
+    assert "--out-of-order 2967 keeps the times of 99 %" in fit.pop_advice()
+
+
 @pytest.mark.parametrize(
     ("policy", "delays", "said"),
     [

@@ -98,6 +98,19 @@ def test_an_idle_input_is_no_new_input_and_an_ended_one_is(over, committed, wate
     assert (why.cause and why.cause.source) == ("daily" if status else None)
 
 
+@pytest.mark.parametrize(
+    ("over", "read", "status"),
+    [(Status.ENDED, 81, 0), (Status.ENDED, 50, 1), (None, 120, 1)],
+    ids=["it has read all", "there are more records", "its input goes on"],
+)
+def test_an_ended_job_is_not_well_if_its_input_goes_on(over, read, status):
+    table = replace(TABLE, watermark=END_OF_TIME, holder=None, read={("clicks", 0): read})
+    shown = board(table, over=over)
+    why = trace(shown, "db.daily")
+    assert (why.exit_status, shown.exit_status) == (status, status)
+    assert (why.cause and why.cause.cause) == (Cause.OUTLIVED if status else None)
+
+
 def said_of(topic, watermark, rose, status=Status.ACTIVE, last=0):
     """Yield the marks of a topic whose watermark rose some seconds ago; ``status``: that of its last mark."""
     for number, second in enumerate((rose + 2, rose + 1, rose, last or rose)):
