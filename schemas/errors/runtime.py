@@ -27,14 +27,15 @@ class EventTimeUnitError(ResultError):
 
     template = (
         "job {job!r}: no event time in the rows of {topic} is after {latest!t}, but its watermark is {watermark!t}. "
-        "Their unit is probably {factor:,} times as long as unit= says (s is 1,000 times as long as ms): change unit=, "
-        "or the expression of event_time. The batch has written no mark."
+        "Their unit is probably {factor:,} times as long: {advice}, or change the expression of event_time. The batch "
+        "has written no mark."
     )
     job: str
     topic: str
     latest: int
     watermark: int
     factor: int
+    advice: str
 
 
 class SubstreamError(ResultError):

@@ -23,7 +23,8 @@ from floodmark.spark_jobs.reading.source_spec import SourceSpec
 from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
-_FACTORS: Final = (1_000, 1_000_000, 1_000_000_000)  # between two of the units s, ms, us and ns
+_UNITS: Final = ("ns", "us", "ms", "s")
+_FACTORS: Final = (1_000, 1_000_000, 1_000_000_000)  # between two of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,10 @@ def _judge_units(job: str, progress: Progress, observed: ObservedBatch, marks: S
         topics, latest = ", ".join(spec.topics), progress.latest(spec.topics[0])
         factor = None if latest is None or progress.watermark is None else _too_fine(latest, highest)
         if latest is not None and factor is not None:
-            raise EventTimeUnitError(job=job, topic=topics, latest=latest, watermark=highest, factor=factor)
+            advice = _advice(spec.unit, factor)
+            raise EventTimeUnitError(
+                job=job, topic=topics, latest=latest, watermark=highest, factor=factor, advice=advice
+            )
         if found.earliest is None:
             continue
         factor = _too_fine(found.earliest, highest)
@@ -131,6 +135,16 @@ def _judge_units(job: str, progress: Progress, observed: ObservedBatch, marks: S
 def _too_fine(time: int, watermark: int) -> int | None:
     """Return how many times as long the unit of an event time would fit a watermark; ``None``: it is not in 1970."""
     return next((factor for factor in _FACTORS if are_seconds(time * factor // 1_000, watermark)), None)
+
+
+def _advice(unit: str | None, factor: int) -> str:
+    """Return what to do about a unit that is too short; ``None``: the format does not tell its unit.
+
+    >>> _advice("us", 1_000), _advice("s", 1_000)
+    ("use unit='ms' instead of 'us'", 'change unit=')
+    """
+    longer = _UNITS[_UNITS.index(unit) + 1 + _FACTORS.index(factor) :] if unit in _UNITS else ()
+    return f"use unit={longer[0]!r} instead of {unit!r}" if longer else "change unit="
 
 
 def require_usable(job: str, progress: Progress, specs: Sequence[SourceSpec]) -> bool:

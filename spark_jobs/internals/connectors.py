@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-import pyspark
-from floodmark.schemas.errors import MissingConnectorError
 from floodmark.spark_jobs.internals.jvm import FAILURES, reaching
 from pyspark import java_gateway
 from pyspark.sql import DataFrame, SparkSession
@@ -34,14 +32,14 @@ def without_rows(frame: DataFrame) -> DataFrame:
     return DataFrame(java.createDataFrame(jvm.java.util.ArrayList(), frame._jdf.schema()), frame.sparkSession)  # noqa: SLF001
 
 
-def require_connector(spark: SparkSession, tables: str, name: str) -> None:
-    """Raise `MissingConnectorError` if the session lacks a class of the connector."""
+def has_class(spark: SparkSession, name: str) -> bool:
+    """Tell whether a session has a class, such as that of a connector."""
     jvm: Any = spark._jvm  # noqa: SLF001
     try:
         jvm.java.lang.Class.forName(name, False, jvm.java.lang.Thread.currentThread().getContextClassLoader())  # noqa: FBT003
-    except FAILURES as error:
-        reason, advice = f"no class {name}", f"Create the session with packages({tables!r}) in spark.jars.packages"
-        raise MissingConnectorError(version=pyspark.__version__, tables=tables, reason=reason, advice=advice) from error
+    except FAILURES:
+        return False
+    return True
 
 
 def is_delta(spark: SparkSession, folder: str) -> bool:

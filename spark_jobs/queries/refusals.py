@@ -101,6 +101,9 @@ def _refuse_operators(node: Operator, *, under_watermark: bool, under_state: boo
         reason = "its condition does not bound the event times of both sides, so old rows could match for ever"
         advice = "add a bound for both, for example: at2 BETWEEN at - INTERVAL 1 HOUR AND at + INTERVAL 1 HOUR"
         raise UnsupportedQueryError(operator="a join of streams", reason=reason, advice=advice)
+    elif node.kind == "Sort":
+        reason, advice = "a stream has no last row", "leave orderBy() out, and sort where you read the results"
+        raise UnsupportedQueryError(operator="sorting", reason=reason, advice=advice)
     elif node.clock == "timeout" or (under_state and node.clock):
         reason = "it follows the clock, so no watermark tells how complete its results are"
         advice = "use event time"

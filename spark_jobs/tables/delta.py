@@ -12,6 +12,7 @@ from floodmark.producers.tables.table_mark import TableMark
 from floodmark.schemas.errors import ContinueError
 from floodmark.spark_jobs.internals.connectors import is_delta
 from floodmark.spark_jobs.progress.published import StoredPosition
+from floodmark.spark_jobs.session import Connector
 from floodmark.spark_jobs.tables.table import MINUTE, Table
 from pyspark.sql import DataFrame, SparkSession
 from typing_extensions import override
@@ -54,7 +55,7 @@ def delta(
 class DeltaTable(Table):
     """See `delta`."""
 
-    provider: ClassVar[str] = "delta"
+    provider: ClassVar[Connector] = "delta"
     connector: ClassVar[str] = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
     @property

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from floodmark.producers.tables.table_mark import PREFIX, TableMark
 from floodmark.spark_jobs.internals.connectors import forget_table, newest_summary, with_snapshot_properties
+from floodmark.spark_jobs.session import Connector
 from floodmark.spark_jobs.tables.table import MINUTE, Table
 from pyspark.sql import Column, DataFrame, SparkSession
 from typing_extensions import override
@@ -42,7 +43,7 @@ def iceberg(
 class IcebergTable(Table):
     """See `iceberg`."""
 
-    provider: ClassVar[str] = "iceberg"
+    provider: ClassVar[Connector] = "iceberg"
     connector: ClassVar[str] = "org.apache.iceberg.spark.SparkCatalog"
 
     @property

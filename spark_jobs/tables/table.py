@@ -11,14 +11,16 @@ from typing import ClassVar, Final
 from floodmark.producers.tables.table_mark import TableMark
 from floodmark.schemas.errors import (
     ForeignTableError,
+    MissingConnectorError,
     TableColumnsError,
     TableError,
     UsageError,
 )
 from floodmark.schemas.timestamps import duration_of
-from floodmark.spark_jobs.internals.connectors import require_connector, without_rows
+from floodmark.spark_jobs.internals.connectors import has_class, without_rows
 from floodmark.spark_jobs.internals.jvm import FAILURES
 from floodmark.spark_jobs.internals.texts import reason_of
+from floodmark.spark_jobs.session import Connector, packages
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import StructField, StructType
@@ -41,7 +43,7 @@ class Table(ABC):
     partition_by: Sequence[str | Column]
     commit_every: timedelta
 
-    provider: ClassVar[str]
+    provider: ClassVar[Connector]
     """The word after SQL's ``USING``."""
     connector: ClassVar[str]
     """The class of its catalogs."""
@@ -86,7 +88,11 @@ class Table(ABC):
                 reason = f"table {self.name!r}: {option}={names}, but the result has the columns {result.columns}"
                 raise UsageError(reason=reason)
         spark = result.sparkSession
-        require_connector(spark, self.provider, self.connector)
+        if not has_class(spark, self.connector):
+            packages(self.provider)  # raises an error with the versions that have a connector
+            reason = f"the session has no class {self.connector}"
+            advice = f"Use local_session(tables=['{self.provider}']), or packages('{self.provider}')"
+            raise MissingConnectorError(version=spark.version, tables=self.provider, reason=reason, advice=advice)
         setting = f"spark.sql.catalog.{self.catalog}"
         if spark.conf.get(setting, None) is None:
             reason = f"table {self.name!r}: the session has no setting {setting}, expected {self.connector} or its like"

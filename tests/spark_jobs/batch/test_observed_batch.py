@@ -49,7 +49,7 @@ class Partition:
             latest=latest or earliest,
             unusable=dict(unusable),
         )
-        spec = SimpleNamespace(topics=("clicks",), mark_policy=AS_WRITTEN)
+        spec = SimpleNamespace(topics=("clicks",), mark_policy=AS_WRITTEN, unit=None)
         offsets = [{("clicks", 0): offset} for offset in (begin, self._offset)]
         batch = ObservedBatch([(spec, found)], Output(), {}, *offsets)
         done = update_progress("counts", self.progress, batch, ())

@@ -66,6 +66,7 @@ def with_state(rows):
 BETWEEN = "user = name AND then BETWEEN at AND at + INTERVAL 10 SECONDS"
 REFUSED = {
     "a second event time": (lambda rows, _: windowed(rows.withWatermark("at", "1 hour")), {}, "withWatermark is not"),
+    "an order": (lambda rows, _: rows.orderBy("at"), {}, "sorting is not supported: .*leave orderBy.. out"),
     "a join without a time bound": (lambda a, b: a.join(b, F.expr("user = name")), {}, "a join of streams.*BETWEEN"),
     "a join with half a bound": (lambda a, b: a.join(b, F.expr("user = name AND then >= at")), {}, "a join of streams"),
     "two event times without duplicates": (

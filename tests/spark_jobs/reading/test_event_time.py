@@ -256,7 +256,7 @@ def test_a_forgotten_unit_fails_the_job_although_an_injector_adjusted_some_times
     servers = kafka.bootstrap_servers
     events = read(spark, topics=source.topic, value=read_as, event_time="at", bootstrap_servers=servers)
     job, _ = keep(windows(events), checkpoint)
-    with pytest.raises(EventTimeUnitError, match="1,000 times as long"):
+    with pytest.raises(EventTimeUnitError, match="1,000 times as long: use unit='s' instead of 'ms'"):
         job.awaitTermination(LIMIT)
 
 

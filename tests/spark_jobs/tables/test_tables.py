@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from floodmark.spark_jobs import delta
+from floodmark.schemas.errors import MissingConnectorError
+from floodmark.spark_jobs import delta, iceberg
 from support.lake import KINDS
 
 _LIMIT = 1_500
@@ -26,6 +27,15 @@ def test_tables(some):
     command = [sys.executable, "-m", "pytest", *options, str(cases)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_LIMIT, check=False)
     assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-2_000:]
+
+
+@pytest.mark.spark
+@pytest.mark.every_spark
+@pytest.mark.parametrize("table", [delta("/lake/totals"), iceberg("lake.shops.totals")], ids=["delta", "iceberg"])
+def test_a_session_without_the_connector_is_refused_with_what_works_on_this_spark(spark, table):
+    works = rf"Use local_session\(tables=\['{table.provider}'\]\)" if table.provider in KINDS else "Use Spark 4.0"
+    with pytest.raises(MissingConnectorError, match=works):
+        table.require(spark.range(1), "totals", "append")
 
 
 def test_the_relative_path_of_a_delta_table_becomes_absolute(tmp_path, monkeypatch):
