@@ -5,13 +5,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final
 
 import pyspark
 from floodmark.producers.embedded.jars import fetch
-from floodmark.schemas.errors import MissingConnectorError, UsageError
+from floodmark.schemas.errors import UsageError
 from floodmark.spark_jobs.class_archive import JAVA_OPTIONS, archive_options
-from floodmark.spark_jobs.internals.connectors import is_stopped
+from floodmark.spark_jobs.internals.connectors import Connector, connector, is_stopped
 from floodmark.spark_jobs.internals.files import disk_settings
 from floodmark.spark_jobs.internals.jvm import RELEASE
 from pyspark.errors import PySparkException
@@ -35,15 +35,6 @@ _CONNECTOR_VERSIONS: Final[dict[tuple[int, ...], str]] = {(4, 3): "4.2.0"}
 _READS_ZIPS_ONCE: Final = (3, 13)
 _WORKERS: Final = {"spark.python.daemon.module": "floodmark.spark_jobs.internals.worker_daemon"}
 
-Connector = Literal["iceberg", "delta"]
-
-_CONNECTORS: Final[dict[tuple[Connector, tuple[int, ...]], str]] = {
-    ("iceberg", (4, 0)): "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0",
-    ("iceberg", (4, 1)): "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
-    ("delta", (4, 0)): "io.delta:delta-spark_2.13:4.0.0",
-}
-"""By the Spark versions that the connector of a table supports."""
-
 
 def packages(*tables: Connector) -> str:
     """Return the coordinates for ``spark.jars.packages``: Kafka, Avro and tables, for this Spark's version.
@@ -59,20 +50,9 @@ def packages(*tables: Connector) -> str:
         [
             f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version}",
             f"org.apache.spark:spark-avro_2.13:{version}",
-            *(_connector(table) for table in tables),
+            *(connector(table) for table in tables),
         ]
     )
-
-
-def _connector(table: Connector) -> str:
-    if table not in get_args(Connector):
-        raise UsageError(reason=f"tables has {table!r}, expected a list of 'iceberg' and 'delta'")
-    found = _CONNECTORS.get((table, RELEASE))
-    if found is None:
-        versions = " or ".join(f"{major}.{minor}" for name, (major, minor, *_) in _CONNECTORS if name == table)
-        reason, advice = "Floodmark knows of none for this version", f"Use Spark {versions}"
-        raise MissingConnectorError(version=pyspark.__version__, tables=table, reason=reason, advice=advice)
-    return found
 
 
 def local_jars(*tables: Connector) -> str:

@@ -1,11 +1,34 @@
 """The connectors of tables and the folders of a checkpoint, as objects of the JVM."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, Literal, get_args
 
-from floodmark.spark_jobs.internals.jvm import FAILURES, reaching
+import pyspark
+from floodmark.schemas.errors import MissingConnectorError, UsageError
+from floodmark.spark_jobs.internals.jvm import FAILURES, RELEASE, reaching
 from pyspark import java_gateway
 from pyspark.sql import DataFrame, SparkSession
+
+Connector = Literal["iceberg", "delta"]
+
+CONNECTORS: Final[dict[tuple[Connector, tuple[int, ...]], str]] = {
+    ("iceberg", (4, 0)): "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0",
+    ("iceberg", (4, 1)): "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
+    ("delta", (4, 0)): "io.delta:delta-spark_2.13:4.0.0",
+}
+"""By the Spark versions that the connector of a table supports."""
+
+
+def connector(table: Connector) -> str:
+    """Return the coordinates of the connector of a table, or raise `MissingConnectorError`."""
+    if table not in get_args(Connector):
+        raise UsageError(reason=f"tables has {table!r}, expected a list of 'iceberg' and 'delta'")
+    found = CONNECTORS.get((table, RELEASE))
+    if found is None:
+        versions = " or ".join(f"{major}.{minor}" for name, (major, minor, *_) in CONNECTORS if name == table)
+        reason, advice = "Floodmark knows of none for this version", f"Use Spark {versions}"
+        raise MissingConnectorError(version=pyspark.__version__, tables=table, reason=reason, advice=advice)
+    return found
 
 
 def clone(spark: SparkSession) -> SparkSession:

@@ -10,9 +10,8 @@ from typing import ClassVar, Final
 from floodmark.producers.tables.table_history import delta_in_spark
 from floodmark.producers.tables.table_mark import TableMark
 from floodmark.schemas.errors import ContinueError
-from floodmark.spark_jobs.internals.connectors import is_delta
+from floodmark.spark_jobs.internals.connectors import Connector, is_delta
 from floodmark.spark_jobs.progress.published import StoredPosition
-from floodmark.spark_jobs.session import Connector
 from floodmark.spark_jobs.tables.table import MINUTE, Table
 from pyspark.sql import DataFrame, SparkSession
 from typing_extensions import override

@@ -6,8 +6,12 @@ from datetime import timedelta
 from typing import ClassVar
 
 from floodmark.producers.tables.table_mark import PREFIX, TableMark
-from floodmark.spark_jobs.internals.connectors import forget_table, newest_summary, with_snapshot_properties
-from floodmark.spark_jobs.session import Connector
+from floodmark.spark_jobs.internals.connectors import (
+    Connector,
+    forget_table,
+    newest_summary,
+    with_snapshot_properties,
+)
 from floodmark.spark_jobs.tables.table import MINUTE, Table
 from pyspark.sql import Column, DataFrame, SparkSession
 from typing_extensions import override

@@ -17,10 +17,9 @@ from floodmark.schemas.errors import (
     UsageError,
 )
 from floodmark.schemas.timestamps import duration_of
-from floodmark.spark_jobs.internals.connectors import has_class, without_rows
+from floodmark.spark_jobs.internals.connectors import Connector, connector, has_class, without_rows
 from floodmark.spark_jobs.internals.jvm import FAILURES
 from floodmark.spark_jobs.internals.texts import reason_of
-from floodmark.spark_jobs.session import Connector, packages
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import StructField, StructType
@@ -89,7 +88,7 @@ class Table(ABC):
                 raise UsageError(reason=reason)
         spark = result.sparkSession
         if not has_class(spark, self.connector):
-            packages(self.provider)  # raises an error with the versions that have a connector
+            connector(self.provider)  # raises an error with the versions that have a connector
             reason = f"the session has no class {self.connector}"
             advice = f"Use local_session(tables=['{self.provider}']), or packages('{self.provider}')"
             raise MissingConnectorError(version=spark.version, tables=self.provider, reason=reason, advice=advice)

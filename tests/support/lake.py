@@ -13,14 +13,14 @@ from floodmark.schemas import END_OF_TIME
 from floodmark.schemas.timestamps import EARLIEST
 from floodmark.spark_jobs import delta, iceberg, local_session
 from floodmark.spark_jobs.demo.days_table import lake_settings
+from floodmark.spark_jobs.internals.connectors import CONNECTORS
 from floodmark.spark_jobs.internals.jvm import RELEASE
-from floodmark.spark_jobs.session import _CONNECTORS
 from floodmark.spark_jobs.tables.table import Table
 from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 from support.harness import SMALL_BATCHES
 
-KINDS = [kind for kind, release in _CONNECTORS if release == RELEASE]
+KINDS = [kind for kind, release in CONNECTORS if release == RELEASE]
 """Those of this Spark."""
 
 
