@@ -208,7 +208,7 @@ _WORDS: Final = {
     Cause.WAITS: _Words("it waits for its input", ""),
     Cause.OUTLIVED: _Words(
         "it has ended, and does not read what its input has received since",
-        "start job {0} with a new checkpoint_location and a new output topic: it then reads its input from the "
+        "start job {0} with a new checkpoint_location and a new output: it then reads its input from the "
         "beginning. A source that will write again must not end, only be idle",
     ),
     Cause.ALIGNED: _Words(

@@ -378,7 +378,7 @@ def _placed(
     lags = replace(row.lags, local=_ahead(lowest, row.watermark), root=_ahead(first, row.watermark))
     row = replace(row, lags=lags, inputs=named)
     found = [views[name] for name in named if name in views]
-    if row.state is State.ENDED and goes_on(found, offsets_read(marks.published.get(row.source or ""))):
+    if row.state is State.ENDED and goes_on(found, marks.read_to_the_end(row.source or "")):
         wrong = Cause.OUTLIVED, Health.STOP
     elif is_ahead(row.watermark, now) and lowest not in {None, END_OF_TIME} and not is_ahead(lowest, now):
         wrong = Cause.BEFORE_INPUT, Health.TIME

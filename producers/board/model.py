@@ -73,7 +73,7 @@ class PartitionView:
     watermark: int | None
     sources: tuple[SourceView, ...]
     begin: int | None = None  # the offset of its first record when it was read; ``None``: unknown
-    counted: int | None = None  # that of the last mark that counts records of its source, or no mark tells
+    counted: int | None = None  # that of the last mark that counts records, or may stand for some
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

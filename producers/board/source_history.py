@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from floodmark.producers.board.estimate import inputs_named, offsets_read
 from floodmark.producers.event_times.injection import STATE_HEADER
-from floodmark.schemas.classify import Mark, Place, mark_header
+from floodmark.schemas.classify import Mark, Offsets, Place, mark_header
 from floodmark.schemas.records import (
     HELD_HEADER,
     READ_HEADER,
@@ -420,7 +420,8 @@ class TopicMarks:
     """By partition with an open transaction: where it begins; looked up while a source is silent there."""
     whole: bool = False  # whether all of its records were read, from the first one
     begins: Mapping[int, int] = field(default_factory=dict)  # the offset of the first record, by partition
-    counted: dict[int, int] = field(default_factory=dict)  # that of the last mark that counts records, by partition
+    counted: dict[int, int] = field(default_factory=dict)
+    """The offset of the last mark that counts records, or may stand for some, by partition."""
     topic_id: str | None = None  # Kafka's id of it when it was read
     read_until: int | None = None  # the clock when its end was last reached, epoch ms; ``None``: always at the end
 
@@ -437,7 +438,8 @@ class TopicMarks:
             self.inputs[record.source] |= named
         if verdict not in {Verdict.ACCEPTED, Verdict.REGRESSED}:
             return
-        if record.records != 0:
+        # An end mark may be all that a source without counts has sent.
+        if record.records or (record.records is None and record.status is not Status.ENDED):
             self.counted[number] = mark.offset
         if offsets_read(published):  # it names all: a job may have been moved to another topic
             self.inputs[record.source] = named
@@ -452,6 +454,12 @@ class TopicMarks:
         found = (_batch_watermark(self.published.get(job, b"")) for job in self.inputs)
         known = [watermark for watermark in found if watermark is not None]
         return min(known) if known and len(known) == len(self.inputs) else None
+
+    def read_to_the_end(self, job: str) -> Offsets:
+        """Return up to where a job that has ended had read its input; empty: it has not, or its end was not read."""
+        history = self.histories.get((0, job))  # marks of other partitions do not say what it has read
+        ended = history is not None and history.mark is not None and history.mark.status is Status.ENDED
+        return offsets_read(self.published.get(job)) if ended else {}
 
     def members(self, number: int) -> list[str]:
         """Return the sources with a mark of the newest membership in a partition."""

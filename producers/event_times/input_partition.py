@@ -170,7 +170,8 @@ class InputPartition:
             self.has_event_time = bool(self.policy_state.counts)
             with restoring("of an input partition", "start over"):
                 self.elapsed, largest = int(state["elapsed"]), state.get("largest")
-                self._largest = None if largest is None else event_time_of(largest)
+                if largest is not None:  # an event may have been far ahead, and a restart does not take that back
+                    self._largest = min(event_time_of(largest), event_time_of(state["arrival"]))
             return
         with restoring("of a changefeed", "start over"):
             if state["watermark"] is not None:

@@ -141,10 +141,10 @@ def _advice(unit: str | None, factor: int) -> str:
     """Return what to do about a unit that is too short; ``None``: the format does not tell its unit.
 
     >>> _advice("us", 1_000), _advice("s", 1_000)
-    ("use unit='ms' instead of 'us'", 'change unit=')
+    ("use unit='ms' instead of 'us'", 'check what the producer writes')
     """
     longer = _UNITS[_UNITS.index(unit) + 1 + _FACTORS.index(factor) :] if unit in _UNITS else ()
-    return f"use unit={longer[0]!r} instead of {unit!r}" if longer else "change unit="
+    return f"use unit={longer[0]!r} instead of {unit!r}" if longer else "check what the producer writes"
 
 
 def require_usable(job: str, progress: Progress, specs: Sequence[SourceSpec]) -> bool:

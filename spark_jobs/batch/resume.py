@@ -95,7 +95,7 @@ def rebuild(specs: Sequence[SourceSpec], offsets: Offsets, next_watermark: int) 
         full_tracker=full if any(spec.percentile is not None for spec in specs) else None,
     )
     for topic in used:
-        progress.tally(topic, 1, {})
+        progress.tally(topic, 1, {}, END_OF_TIME)
     return progress
 
 

@@ -8,6 +8,7 @@ from floodmark.schemas.classify import AnyMark, Data, Offsets, classify
 from floodmark.schemas.completeness.position import TopicIds, TopicUser
 from floodmark.schemas.counts import RecordCounts
 from floodmark.schemas.records import KEY_PREFIX
+from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.tracker import Tracker
 from floodmark.spark_jobs.batch.observed_batch import is_to_end
 from floodmark.spark_jobs.batch.reread import records_of
@@ -63,7 +64,7 @@ class ProgressFromTopics:
         self.progress.apply(marks, policies, lambda: is_to_end(self._specs, end), advance=advance)
         self._tracker.counts.clear()  # those of the new checkpoint begin at 0
         for spec, _ in unread if self._has_read else ():
-            self.progress.tally(spec.topics[0], 1, {})  # unknown whether any record was usable: count one that was
+            self.progress.tally(spec.topics[0], 1, {}, END_OF_TIME)  # what they were is unknown: count a good one
         self._read |= end
 
     def _unread(self, spec: SourceSpec, end: Offsets) -> Offsets:

@@ -89,9 +89,9 @@ class Table(ABC):
         spark = result.sparkSession
         if not has_class(spark, self.connector):
             connector(self.provider)  # raises an error with the versions that have a connector
-            reason = f"the session has no class {self.connector}"
-            advice = f"Use local_session(tables=['{self.provider}']), or packages('{self.provider}')"
-            raise MissingConnectorError(version=spark.version, tables=self.provider, reason=reason, advice=advice)
+            name, reason = self.provider, f"the session has no class {self.connector}"
+            advice = f"Use local_session(tables=[{name!r}]), or packages({name!r}) in spark.jars.packages"
+            raise MissingConnectorError(version=spark.version, tables=name, reason=reason, advice=advice)
         setting = f"spark.sql.catalog.{self.catalog}"
         if spark.conf.get(setting, None) is None:
             reason = f"table {self.name!r}: the session has no setting {setting}, expected {self.connector} or its like"

@@ -173,7 +173,9 @@ def test_a_job_that_has_ended_is_not_well_if_its_input_sent_records_and_ended_ag
     assert chain.why("b").exit_status == 0
     chain.fold.take(Mark("a", 0, 21, 30_000, mark("web", 5_000, 30, status=Status.ENDED, records=9)))  # a copy
     assert chain.why("b").exit_status == 0
-    chain.fold.take(Mark("a", 0, 29, 30_000, mark("web", 9_000, 0, epoch=9, status=Status.ENDED, records=records)))
+    said = mark("web", 9_000, 0, epoch=9, records=records)
+    for number, status in enumerate((Status.ACTIVE, Status.ENDED)):
+        chain.fold.take(Mark("a", 0, 28 + number, 30_000, replace(said, sequence=number, status=status)))
     why = chain.why("b")
     assert (why.exit_status, why.cause and why.cause.cause) == ((0, None) if records == 0 else (1, Cause.OUTLIVED))
     assert chain.board().exit_status == why.exit_status

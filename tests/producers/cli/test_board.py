@@ -233,7 +233,7 @@ KEYS = {
         *("topic", "state", "verdict", "watermark", "lags", "since", "since_exact", "held_by", "partitions", "whole"),
         *("input_watermark", "batch_watermark", "topic_id"),
     },
-    "partition": {"partition", "state", "watermark", "sources", "begin"},
+    "partition": {"partition", "state", "watermark", "sources", "begin", "counted"},
     "source": {
         *("topic", "partition", "source", "state", "verdict", "watermark", "lags", "since", "since_exact", "last"),
         *("holder", "inputs", "waits_for", "injects", "cause", "reason"),

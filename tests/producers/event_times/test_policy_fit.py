@@ -69,17 +69,25 @@ def test_where_arrivals_go_back_the_first_advice_names_the_order_too(order):
     assert advice is None
 
 
-def test_where_records_are_written_again_the_advice_after_a_restart_counts_from_those_before():
-    policy, fmt = TimePolicy(late=300 * SECOND, out_of_order=60 * SECOND), JsonField("at")
+@pytest.mark.parametrize(
+    ("ahead", "later", "advice"),
+    [
+        pytest.param(0, 0, "--out-of-order 2967 keeps the times of 99 %", id="records that are written again"),
+        pytest.param(10**12, 3_600_000, "an event ahead of its arrival. To start over, add", id="an event ahead"),
+    ],
+)
+def test_the_advice_after_a_restart_counts_from_the_records_before(ahead, later, advice):
+    policy, fmt = TimePolicy(early=None, late=300 * SECOND, out_of_order=60 * SECOND), JsonField("at")
     first, fit = InputPartition(fmt, policy, fit=PolicyFit(policy)), PolicyFit(policy)
     arrivals = [NOW + 3_000 * number for number in range(1_000)]
     for at in arrivals:
         first.take(None, b'{"at": %d}' % at, at)
+    first.take(None, b'{"at": %d}' % (arrivals[-1] + ahead), arrivals[-1])
     resumed = InputPartition(fmt, policy, fit=fit)
     resumed.restore(first.snapshot())
-    for at in arrivals:
+    for at in (arrival + later for arrival in arrivals):
         resumed.take(None, b'{"at": %d}' % at, at)
-    assert "--out-of-order 2967 keeps the times of 99 %" in fit.pop_advice()
+    assert advice in fit.pop_advice()
 
 
 @pytest.mark.parametrize(
