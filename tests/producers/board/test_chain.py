@@ -319,3 +319,18 @@ def test_a_header_of_a_mark_that_is_nested_too_deeply_for_json_is_ignored(header
     chain = Chain().source("a")
     chain.fold.take(Mark("a", 0, 99, NOW, mark("web", 26 * SECOND, 99), [(header, b"[" * 100_000)]))
     assert chain.board().topic("a").watermark == 26 * SECOND
+
+
+def test_what_an_ending_job_has_read_is_known_only_with_its_end_in_partition_0():
+    chain = Chain().source("a", until=10)
+    chain.fold.take(Mark("a", 0, 20, 30_000, mark("web", 5_000, 30, status=Status.ENDED, records=9)))
+    for at, number, status in (
+        (5, 0, Status.ACTIVE),
+        (5, 1, Status.ACTIVE),
+        (21, 1, Status.ENDED),
+        (21, 0, Status.ENDED),
+    ):
+        said = replace(mark("counts", 5_000, at, partitions=2, status=status), holder=Holder("a", 0, "web"))
+        read = [(READ_HEADER, b'{"input_offsets": {"a": {"0": %d}}}' % at)] if number == 0 else []
+        chain.fold.take(Mark("b", number, at, 30_000, said, read))
+        assert Cause.OUTLIVED not in {row.cause for row in chain.board().topic("b").sources()}
