@@ -16,6 +16,7 @@ from floodmark.schemas.records import Membership, Status, WatermarkRecord
 _log = logging.getLogger(__name__)
 _RECENT: Final = 60_000  # milliseconds
 _INTERVAL: Final = 60_000  # milliseconds
+_FAR: Final = 10_000  # records
 
 
 class Predecessors:
@@ -105,7 +106,10 @@ all sources membership=Membership(version=2, size=...) with the number that writ
 
 
 def last_marks(config: Config, topic: str, now: int, *, most: int = 100) -> dict[str, WatermarkRecord]:
-    """Return the newest mark of each source: of each partition's last ``most`` records, and of those since ``now``."""
+    """Return the newest mark of each source: of each partition's last ``most`` records, and of those since ``now``.
+
+    If all of these have ended, it reads further back, since one that has not may have marked before.
+    """
     settings = {**shared(config), "group.id": "floodmark-predecessors", "fetch.wait.max.ms": 10}
     try:
         bounds = offset_bounds(settings, topic)
@@ -118,7 +122,10 @@ def last_marks(config: Config, topic: str, now: int, *, most: int = 100) -> dict
             "the last marks of topic %r cannot be read, so other runs and sources are unknown: %s", topic, error
         )
         return {}
-    return {mark.source: mark for mark in sorted(marks, key=attrgetter("epoch", "sequence"))}
+    found = {mark.source: mark for mark in sorted(marks, key=attrgetter("epoch", "sequence"))}
+    if most < _FAR and {mark.status for mark in found.values()} == {Status.ENDED}:
+        return last_marks(config, topic, now, most=_FAR)
+    return found
 
 
 def last_membership_version(config: Config, topic: str, partitions: int) -> int:

@@ -198,19 +198,20 @@ def _time_in(found: dict[str, Any], field: str, path: list[str], unit: Unit) -> 
         return event_time_of(time)
     if isinstance(time, bool) or not isinstance(time, (int, float, Decimal)):
         what = "is missing or null" if time is None else "holds no time, which is a number or ISO 8601 text"
-        reason = f"field {field!r} {what}; the fields are {_names(found)}"
+        reason = f"field {field!r} {what}; {_names(found)}"
         raise InvalidEventTimeError(value=time if time is None else short(time), reason=reason)
     return _in_milliseconds(time, unit)
 
 
 def _names(found: Mapping[str, object]) -> str:
-    """Return the first field names of an object."""
+    """Say which fields an object has, the first ones."""
     names = [
         short(f"{name}.{inner}" if inner else name)
         for name, value in found.items()
         for inner in (value if isinstance(value, dict) and value else [None])
     ]
-    return ", ".join(names[:_SHOWN_FIELDS]) + (" ..." if len(names) > _SHOWN_FIELDS else "") or "no fields"
+    more = " ..." if len(names) > _SHOWN_FIELDS else ""
+    return f"the fields are {', '.join(names[:_SHOWN_FIELDS])}{more}" if names else "the value has no fields"
 
 
 def _options(kind: Any) -> list[Any]:  # noqa: ANN401  # JSON

@@ -54,7 +54,7 @@ def findings(
 
 def _other_unit(values: InputFormat | None, fit: PolicyFit) -> UsageError:
     doubt = fit.doubt("" if values is None else values.about)
-    return UsageError(reason=f"{doubt}. Pass the --unit that gives the second of these times, or name another field")
+    return UsageError(reason=f"{doubt}. Pass the --unit that gives the later of these times, or name another field")
 
 
 def _judge(checker: Checker, record: Classified, values: InputFormat | None, fit: PolicyFit) -> list[Finding]:

@@ -276,6 +276,21 @@ def test_a_second_source_that_no_membership_counts_is_named(kafka, topic, caplog
 
 
 @pytest.mark.kafka
+def test_all_sources_have_ended_only_if_none_is_active_further_back(kafka, topic, caplog):
+    target, two = topic(1), Membership(1, 2)
+    last, old, new = (producer(kafka, target, source=name, membership=two) for name in ("last", "old", "new"))
+    old.produce(b"x", event_time=1)
+    old.close()
+    for number in range(150):
+        last.produce(b"x", event_time=number)
+    for one in (last, new):
+        one.end()
+    caplog.clear()
+    producer(kafka, target, source="old", membership=two)
+    assert "all sources of the topic have ended" not in caplog.text
+
+
+@pytest.mark.kafka
 def test_a_source_under_another_name_is_told_of_those_that_its_membership_counts(kafka, topic, caplog):
     target = topic(1)
     two = [producer(kafka, target, source=name, membership=2) for name in ("a", "b")]
