@@ -24,6 +24,7 @@ class Cause(StrEnum):
     RESTARTS = "restarts"
     NOTHING_PROMISED = "nothing promised"
     TOO_FEW_MARKS = "too few marks"
+    ONE_MARK = "one mark"
     UNREADABLE = "unreadable"
     MISSING = "missing"
     SIZES = "sizes"
@@ -139,6 +140,11 @@ _WORDS: Final = {
         "{0} has a watermark after its first event with a readable time; it waits for open transactions in its input",
     ),
     Cause.TOO_FEW_MARKS: _Words("it has sent too few marks to judge", "wait for ten marks of {0}"),
+    Cause.ONE_MARK: _Words(
+        "only one mark of it was read",
+        "check whether {0} still runs: it sends marks at its interval, also without events",
+        "check whether the first batch of job {0} still runs: a job sends marks after each batch",
+    ),
     Cause.UNREADABLE: _Words(
         "its last mark cannot be read",
         "readers wait for the next readable mark of {0}. Find the program, and its version, that wrote this one",
@@ -231,12 +237,9 @@ def cause_of(history: History, verdict: Health | None, now: int, *, lives: bool 
 
     ``now``: epoch milliseconds.  ``lives``: whether it still writes, in any partition.
     """
-    if verdict is None and history.may_have_jumped(now):
-        return Cause.AHEAD
-    often = history.restarts_often(now)
     if verdict is None:
-        waits = history.is_active and history.watermark is None
-        return Cause.RESTARTS if often else Cause.NOTHING_PROMISED if waits else Cause.TOO_FEW_MARKS
+        return _of_an_unknown(history, now)
+    often = history.restarts_often(now)
     if verdict is Health.STALL or (verdict is Health.WARN and history.stands and not often):
         return _of_a_stall(history)
     if verdict is Health.FENCED:
@@ -246,6 +249,16 @@ def cause_of(history: History, verdict: Health | None, now: int, *, lives: bool 
     silent = Cause.SILENT_HERE if lives else Cause.SILENT
     warned = Cause.RESTARTS if often else Cause.SLOW
     return {Health.STOP: silent, Health.REWIND: Cause.REWOUND, Health.WARN: warned}.get(verdict)
+
+
+def _of_an_unknown(history: History, now: int) -> Cause:
+    if history.may_have_jumped(now):
+        return Cause.AHEAD
+    if history.restarts_often(now):
+        return Cause.RESTARTS
+    if history.stops_at_one(now):
+        return Cause.ONE_MARK
+    return Cause.NOTHING_PROMISED if history.is_active and history.watermark is None else Cause.TOO_FEW_MARKS
 
 
 def _of_a_stall(history: History) -> Cause:

@@ -236,6 +236,10 @@ class History:
         """Whether only one mark was read, and the source is active by it: whether it still writes is unknown."""
         return self.is_active and len(self._points) == 1
 
+    def stops_at_one(self, now: int) -> bool:
+        """Return whether no second mark has come for longer than after a restart."""
+        return self.has_one_mark and now - self.seen > _RESTART
+
     @property
     def is_waited_for(self) -> bool:
         """Whether readers wait for it by its last mark, also if it has stopped."""

@@ -107,9 +107,10 @@ def open_table(name: str, before: Any = None) -> Any:  # noqa: ANN401  # of libr
     """Open a table by the name that commands take; ``before``: as it was opened before, to use its catalog again.
 
     A refresh of that table would not see that it was deleted and created again.  The name is
-    ``CATALOG.DATABASE.TABLE`` of pyiceberg, or the path of a Delta table.  UsageError if it does not open.
+    ``CATALOG.DATABASE.TABLE`` of pyiceberg, or the path of a Delta table, with a slash or no dot.  UsageError if it
+    does not open.
     """
-    is_path, (catalog, _, table) = "/" in name, name.partition(".")
+    is_path, (catalog, _, table) = "/" in name or "." not in name, name.partition(".")
     try:
         if is_path:
             return import_module("deltalake").DeltaTable(name)

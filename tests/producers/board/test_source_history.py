@@ -212,6 +212,15 @@ def test_the_cause_tells_no_events_from_no_promises():
     assert cause_of(history([None] * 3), None, NOW) is Cause.NOTHING_PROMISED
 
 
+@pytest.mark.parametrize("watermark", [None, 5])
+def test_a_source_that_died_right_after_its_start_is_not_waited_for(watermark):
+    source = History()
+    source.take(mark("web", watermark, 0), NOW)
+    assert [cause_of(source, None, NOW + after) is Cause.ONE_MARK for after in (60_000, 60_001)] == [False, True]
+    source.take(mark("web", watermark, 1), NOW + 200_000)
+    assert cause_of(source, None, NOW + 300_000) is not Cause.ONE_MARK
+
+
 def test_the_cause_tells_a_record_that_waits_from_data_that_is_late():
     """Both promise nothing for ten marks: one has waited since then, the other works off what comes."""
     stuck, late, buffers = History(), History(), History()
