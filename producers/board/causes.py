@@ -142,8 +142,9 @@ _WORDS: Final = {
     Cause.TOO_FEW_MARKS: _Words("it has sent too few marks to judge", "wait for ten marks of {0}"),
     Cause.ONE_MARK: _Words(
         "only one mark of it was read",
-        "check whether {0} still runs: it sends marks at its interval, also without events",
-        "check whether the first batch of job {0} still runs: a job sends marks after each batch",
+        "if {0} does not run or is paused, restart it. If it runs with background=False, leave that out, or call "
+        "poll() once an interval",
+        "check whether job {0} still runs: it sends marks after each batch, and runs none without new input",
     ),
     Cause.UNREADABLE: _Words(
         "its last mark cannot be read",

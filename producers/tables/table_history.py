@@ -117,7 +117,8 @@ def open_table(name: str, before: Any = None) -> Any:  # noqa: ANN401  # of libr
         found = import_module("pyiceberg.catalog").load_catalog(catalog) if before is None else before.catalog
         return found.load_table(table)
     except Exception as error:  # whatever a catalog or a store raises
-        expected = "the path of a Delta table" if is_path else "CATALOG.DATABASE.TABLE, a catalog of ~/.pyiceberg.yaml"
+        path, found = "the path of a Delta table", "CATALOG.DATABASE.TABLE, a catalog of ~/.pyiceberg.yaml"
+        expected = found if not is_path else path if "/" in name else f"{path}, or {found}"
         needs = f"floodmark[{'delta' if is_path else 'iceberg'}]"
         reason = f"table {name!r} cannot be opened: {_told(error)}. Expected {expected}, and {needs}"
         raise UsageError(reason=reason) from error

@@ -138,13 +138,16 @@ class BatchHandler:
         self._query_id, self._run_id = query.id, query.runId
         job = self.identity.job
         try:
-            progress = resume(job, self.specs, self._snapshots, self._settings, committed(query))
+            last = committed(query)
+            progress = resume(job, self.specs, self._snapshots, self._settings, last)
             self._compacted = {
                 topic for spec in self.specs for topic in warn_of_compaction(spec.connection.config(), spec.topics)
             }
             self._watches = [
                 TopicWatch(config, topics, progress.topic_ids, TopicUser.job(job)) for config, topics in self._topics()
             ]
+            if self._settings.rebuild and last is not None:  # the next start may come before the next batch
+                self._snapshots.store(last.batch_id, progress.snapshot())
             self.sink.open()
             begin_epoch(progress, self.specs, self._settings.epoch())  # an older instance could write until now
             self.counts_at_start, self.processing_time_watermark = progress.counts, progress.processing_time

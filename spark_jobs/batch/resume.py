@@ -52,7 +52,6 @@ def resume(
             ran = from_spark_watermark(last.watermark, settings.windows_close)
             complete = progress.complete_after_rebuild(ran, stateful=snapshots.checkpoint.is_stateful)
             progress.finish_batch(settings.output(complete))
-            snapshots.store(last.batch_id, progress.snapshot())  # the next start may come before the next batch
     if progress.watermark == END_OF_TIME and last is not None:
         refuse_unread(job, specs, progress, last.offsets)
     return progress

@@ -429,7 +429,7 @@ def test_json_is_judged_settings_come_from_a_file_and_adjusted_rows_are_not_late
         other_unit = run_check(target, *options[:-2])
         assert (other_unit.returncode, other_unit.stdout) == (2, ""), "no fault for each record"
         assert re.search(
-            r"read as .* 1,000 times that is 2026-\S+\. Pass the --unit that gives the second", other_unit.stderr
+            r"read as .* 1,000 times that is 2026-\S+\. Pass the --unit that gives the later", other_unit.stderr
         )
         ours.produce(b'{"payload": {"at": 1790000028}}', event_time=1_790_000_028_000)
         ours.flush()
