@@ -85,7 +85,8 @@ class TopicRecords:
     too_large: bool = False  # whether an ``out_of_range`` record has a time after the year 9999
     partition: int = 0
     offset: int = 0  # of the first unusable record
-    latest: int | None = None  # the highest event time that no injector has adjusted, epoch ms; the end of time: unknown
+    latest: int | None = None
+    """The highest event time that no injector has adjusted, epoch milliseconds; the end of time: unknown."""
 
     def add(self, rows: int, unusable: Mapping[str, Skipped], latest: int | None = None) -> dict[str, int]:
         """Add the records of one batch; return the totals of the kinds that it had."""

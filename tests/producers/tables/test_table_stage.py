@@ -195,7 +195,7 @@ def test_a_table_of_a_catalog_opens_by_its_name_and_is_refreshed(tmp_path, monke
         open_table("here.db.x")
     with pytest.raises(UsageError, match="the path of a Delta table"):
         open_table(str(tmp_path / "x"))
-    with pytest.raises(UsageError, match=r"table 'x' cannot be opened: .* Expected the path of a Delta table, or CATALOG"):
+    with pytest.raises(UsageError, match=r"table 'x' cannot .* Expected the path of a Delta table, or CATALOG"):
         open_table("x")
 
 
