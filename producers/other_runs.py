@@ -87,8 +87,8 @@ all sources membership=Membership(version=2, size=...) with the number that writ
             others, more = ", ".join(map(repr, sorted(same))), Membership(membership.version + 1, size)
             return (
                 f"the membership says that {write} to the topic, but {others} wrote to it, too; readers may not wait "
-                f"for one of them, or wait for one that has stopped: give each membership={more}, or give this source "
-                "the name that it had before"
+                f"for one of them, or wait for one that has stopped: give each membership={more} (size: the number "
+                "that write now), or give this source the name that it had before"
             )
         return self.end_advice
 

@@ -135,7 +135,8 @@ _WORDS: Final = {
     ),
     Cause.NOTHING_PROMISED: _Words(
         "it has no watermark yet",
-        "{0} has a watermark after its first event with a readable time, or after advance()",
+        "{0} has a watermark after its first event with a readable time, or after advance(). If it expects none, call "
+        "mark_idle()",
         "job {0} has a watermark when its inputs have one and its first batches are done",
         "{0} has a watermark after its first event with a readable time; it waits for open transactions in its input",
     ),

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Final, NamedTuple
 
 from floodmark.producers.board.causes import Cause, cause_of, reason_of
@@ -39,6 +39,7 @@ _KEPT: Final = milliseconds(KEPT)
 _POINTS: Final = 900  # a screen has room for about as many
 _STEP: Final = _KEPT // _POINTS  # milliseconds between two points
 _CLOCK_SKEW: Final = 1_000  # milliseconds that a log time may be ahead of the reader's clock without a note
+_BATCHES: Final = 3  # marks of a job after a rise of its input: the first may be of a batch that ran before
 _MOST: Final = 100  # partitions without a mark, and members without a name, to show at most
 
 _Topics = Mapping[str, TopicMarks]
@@ -77,6 +78,11 @@ class Timeline:
         """Return the log time at which a topic's watermark last rose, or of its first point; ``None``: no points."""
         highest = max(self._points.get(topic, ()), key=lambda point: point.watermark, default=None)
         return None if highest is None else highest.at
+
+    def rose_above(self, topic: str, watermark: int) -> int | None:
+        """Return the log time at which a topic's watermark rose above another; ``None``: its points do not show it."""
+        steps = [*pairwise(self._points.get(topic, ()))]
+        return next((after.at for one, after in steps[::-1] if one.watermark <= watermark < after.watermark), None)
 
     def points(self, now: int) -> dict[str, list[Point]]:
         """Return the points of each topic since 15 minutes before ``now``, epoch milliseconds."""
@@ -211,7 +217,7 @@ class Fold:
             ahead = f"{(self._newest[0] - now) / 1000:,.0f} s ahead of this machine"
             notes.append(f"clocks disagree: the log time of {self._newest[1]} is {ahead}")
         unread = tuple(sorted(self._unread.items()))
-        stages = _stages(self._topics, self.unseen(), now)
+        stages = _stages(self._topics, self.unseen(), self.timeline, now)
         if not answered:
             stages = tuple(replace(stage, topics=tuple(map(_unknown_now, stage.topics))) for stage in stages)
         return Board(now=now, stages=stages, unread=unread, notes=tuple(notes), answered=answered)
@@ -222,12 +228,12 @@ def _unknown_now(topic: TopicView) -> TopicView:
     return replace(topic, verdict=None) if topic.verdict is Health.OK else topic
 
 
-def _stages(topics: _Topics, unseen: Collection[Holder], now: int) -> tuple[Stage, ...]:
+def _stages(topics: _Topics, unseen: Collection[Holder], timeline: Timeline, now: int) -> tuple[Stage, ...]:
     inputs = {name: set().union(*marks.inputs.values()) for name, marks in topics.items()}
     views: dict[str, TopicView] = {}
     stages: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for name in filter(topics.__contains__, _roots_first(inputs)):
-        views[name] = _topic(name, topics, inputs, views, unseen, now)
+        views[name] = _topic(name, topics, inputs, views, unseen, timeline, now)
         stages[tuple(sorted(topics[name].inputs))].append(name)
     drawn = []
     for jobs, names in stages.items():
@@ -288,6 +294,7 @@ def _topic(
     inputs: Mapping[str, set[str]],
     views: Mapping[str, TopicView],
     unseen: Collection[Holder],
+    timeline: Timeline,
     now: int,
 ) -> TopicView:
     marks = topics[name]
@@ -306,7 +313,7 @@ def _topic(
         found = [_counted(row, marks, uncounted, awaited) for row in marked]
         found += _uncounted(name, marks, part, retired.get(part.number, []))
         found += [_unseen_row(one) for one in unseen if (one.topic, one.partition) == (name, part.number)]
-        rows = tuple(_placed(row, marks, topics, roots, views, now) for row in found)
+        rows = tuple(_placed(row, marks, topics, roots, views, timeline, now) for row in found)
         at, number = part.combine(), part.number
         offsets = {"begin": marks.begins.get(number), "counted": marks.counted.get(number)}
         view = PartitionView(partition=number, state=_state(at, rows), watermark=at.watermark, sources=rows, **offsets)
@@ -368,6 +375,7 @@ def _placed(
     topics: _Topics,
     roots: Collection[str],
     views: Mapping[str, TopicView],
+    timeline: Timeline,
     now: int,
 ) -> SourceView:
     """Compare a job with its inputs: it is not stuck if they are, and not right if it is ahead of them."""
@@ -399,12 +407,19 @@ def _placed(
         has_no_input
         or stand
         or severity(worst) >= severity(row.verdict)
-        or (row.verdict is Health.STALL and lags.local == 0)
+        or (row.verdict is Health.STALL and (lags.local == 0 or _may_still_follow(row, marks, timeline)))
     )
     if not excused and len(found) == len(named):
         return row
     verdict = Health.OK if excused else row.verdict  # an unread input is no excuse, and may be the cause
     return replace(row, verdict=verdict, cause=Cause.WAITS, reason=reason_of(Cause.WAITS))
+
+
+def _may_still_follow(row: SourceView, marks: TopicMarks, timeline: Timeline) -> bool:
+    """Tell whether the input rose above a job's watermark within its last batches: the next one may follow."""
+    rises = (timeline.rose_above(name, row.watermark or 0) for name in row.inputs)
+    rose = max((at for at in rises if at is not None), default=None)
+    return rose is not None and marks.histories[row.partition, row.source or ""].marks_since(rose) < _BATCHES
 
 
 def _wrote_last(row: SourceView, inputs: Collection[TopicView]) -> bool:

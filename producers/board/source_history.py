@@ -259,6 +259,10 @@ class History:
         counted = [point.records for point in self._points if point.records is not None]
         return len(counted) > 1 and counted[-1] > counted[0]
 
+    def marks_since(self, time: int) -> int:
+        """Return how many of the last ten marks came after a log time, epoch milliseconds."""
+        return sum(point.log_time > time for point in self._points)
+
     @property
     def stands(self) -> bool:
         """Whether the watermark was the same over the last marks."""

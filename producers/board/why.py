@@ -63,8 +63,12 @@ def trace(board: Board, topic: str) -> Why:
     state = State.UNKNOWN if first is None else first.state
     holders = [step.held_by for step in reversed(steps) if step.held_by is not None]
     cause = next((row for row in holders if row.verdict is not Health.OK), None)
+    failing = None
     if cause is None or not is_failure(cause.verdict):
-        cause = _failing(board, topic) or (None if steps[-1].unmarked else cause)
+        failing = _failing(board, topic)
+        # What fails elsewhere gives the topic no watermark, if a source of it has none yet.
+        if failing is None or cause is None or cause.cause is not Cause.NOTHING_PROMISED:
+            cause = failing or (None if steps[-1].unmarked else cause)
     unread = any(step.unread for step in steps)
     unclear = (
         unread
@@ -72,9 +76,9 @@ def trace(board: Board, topic: str) -> Why:
         or state in {State.UNKNOWN, State.MISSING}
         or (cause is not None and cause.verdict is None)
     )
-    status = 1 if cause is not None and is_failure(cause.verdict) else 2 if unclear else 0
-    silent = [row for row in holders if row != cause and row.cause in _STOPPED and row.inputs]
-    advised = [] if cause is None else [cause, *silent]
+    status = 1 if failing is not None or (cause is not None and is_failure(cause.verdict)) else 2 if unclear else 0
+    silent = [row for row in holders if row not in {cause, failing} and row.cause in _STOPPED and row.inputs]
+    advised = [] if cause is None else [cause, *([] if failing in {None, cause} else [failing]), *silent]
     parts = (advice_on(row.cause, row.source, is_job=bool(row.inputs), injects=row.injects) for row in advised)
     advice = ". Also ".join(filter(None, parts))
     waiting = [row.source for row in holders if row.cause is Cause.WAITS and row.state is State.SILENT]

@@ -15,7 +15,7 @@ import sys
 import threading
 from datetime import datetime, timedelta
 
-from floodmark.producers import WatermarkedProducer, bounded_out_of_orderness, create_topics, with_idleness
+from floodmark.producers import Membership, WatermarkedProducer, bounded_out_of_orderness, create_topics, with_idleness
 
 
 def main() -> None:
@@ -25,7 +25,9 @@ def main() -> None:
     parser.add_argument("--topic", default="orders")
     parser.add_argument("--source", required=True, help="the name of this process, the same after a restart")
     parser.add_argument("--sources", type=int, default=1, help="how many such processes write to the topic")
+    parser.add_argument("--version", type=int, default=1, help="of this number: a higher one each time it changes")
     options = parser.parse_args()
+    membership = Membership(version=options.version, size=options.sources)
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())  # `sys.exit` would lose the orders in the queue
     config = {"bootstrap.servers": options.bootstrap_servers}  # and your security settings
@@ -35,7 +37,7 @@ def main() -> None:
     orders: queue.Queue[str] = queue.Queue(maxsize=10_000)  # your request handlers would fill it
     threading.Thread(target=take, args=(orders, stopping), daemon=True).start()
     with WatermarkedProducer(
-        config, topic=options.topic, source=options.source, strategy=strategy, membership=options.sources
+        config, topic=options.topic, source=options.source, strategy=strategy, membership=membership
     ) as producer:
         while True:
             try:

@@ -43,6 +43,9 @@ class Start:
         if self.output_at is not None:
             if not isinstance(self.output_at, datetime):
                 raise UsageError(reason=f"output_at is {self.output_at!r}, expected a datetime with a time zone")
+            if self.output_at.tzinfo is None:
+                reason = f"output_at is {self.output_at!r}, which has no time zone; use datetime(..., tzinfo=UTC)"
+                raise UsageError(reason=reason)
             event_time_of(self.output_at)
         duration_of(self.early, "early")
         if self.largest_window is not None:

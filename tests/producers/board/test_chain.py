@@ -1,6 +1,7 @@
 """Stages, lags and the way to a root cause, on chains that stand in memory."""
 
 import json
+import re
 from dataclasses import replace
 from itertools import count
 
@@ -141,6 +142,27 @@ def test_of_a_job_that_has_ended_the_mark_before_is_read_too():
     chain.fold.take(Mark("b", 0, 99, 30_000, mark("counts", 5_000, 30, status=Status.ENDED)))
     assert chain.fold.lacking("b", [0]) == set()
     assert chain.fold.named() == {"a"}
+
+
+def test_a_source_without_a_watermark_is_the_cause_and_not_one_that_stands_beside_it():
+    chain = Chain().source("a", stands=5, size=2)
+    for second in range(30):
+        chain.fold.take(Mark("a", 0, 99 + second, second * SECOND, mark("app", None, second, size=2)))
+    why = chain.why("a")
+    assert (why.exit_status, why.cause.source, why.cause.cause) == (1, "app", Cause.NOTHING_PROMISED)
+    assert re.search("app has a watermark after .* call mark_idle.*Also check why web has no", why.advice)
+
+
+@pytest.mark.parametrize(("rise", "stuck"), [(29, False), (27, False), (26, True), (12, True)])
+def test_a_job_whose_input_has_just_risen_gets_three_batches_to_follow(rise, stuck):
+    chain = Chain()
+    for second in range(30):
+        at = second * SECOND
+        chain.fold.take(Mark("a", 0, second, at, mark("web", (second if second >= rise else 10) * SECOND, second)))
+        said = replace(mark("counts", min(second, 10) * SECOND, second), holder=Holder("a", 0, "web"))
+        chain.fold.take(Mark("b", 0, second, at, replace(said, processing_time_watermark=at)))
+    why = chain.why("b")
+    assert (why.exit_status, why.cause and why.cause.cause) == ((1, Cause.BUFFERED) if stuck else (0, None))
 
 
 def test_a_job_that_was_moved_to_another_topic_has_no_old_input():
