@@ -146,6 +146,7 @@ _WORDS: Final = {
         "if {0} does not run or is paused, restart it. If it runs with background=False, leave that out, or call "
         "poll() once an interval",
         "check whether job {0} still runs: it sends marks after each batch, and runs none without new input",
+        "if {0} does not run or is paused, restart it (floodmark inject). Its log says why it fails",
     ),
     Cause.UNREADABLE: _Words(
         "its last mark cannot be read",

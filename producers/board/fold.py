@@ -407,7 +407,7 @@ def _placed(
         has_no_input
         or stand
         or severity(worst) >= severity(row.verdict)
-        or (row.verdict is Health.STALL and (lags.local == 0 or _may_still_follow(row, marks, timeline)))
+        or (row.verdict is Health.STALL and (lags.local == 0 or _may_still_follow(row, marks, timeline, now)))
     )
     if not excused and len(found) == len(named):
         return row
@@ -415,10 +415,10 @@ def _placed(
     return replace(row, verdict=verdict, cause=Cause.WAITS, reason=reason_of(Cause.WAITS))
 
 
-def _may_still_follow(row: SourceView, marks: TopicMarks, timeline: Timeline) -> bool:
+def _may_still_follow(row: SourceView, marks: TopicMarks, timeline: Timeline, now: int) -> bool:
     """Tell whether the input rose above a job's watermark within its last batches: the next one may follow."""
     rises = (timeline.rose_above(name, row.watermark or 0) for name in row.inputs)
-    rose = max((at for at in rises if at is not None), default=None)
+    rose = max((at for at in rises if at is not None and at <= now + _CLOCK_SKEW), default=None)
     return rose is not None and marks.histories[row.partition, row.source or ""].marks_since(rose) < _BATCHES
 
 

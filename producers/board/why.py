@@ -67,7 +67,7 @@ def trace(board: Board, topic: str) -> Why:
     if cause is None or not is_failure(cause.verdict):
         failing = _failing(board, topic)
         # What fails elsewhere gives the topic no watermark, if a source of it has none yet.
-        if failing is None or cause is None or cause.cause is not Cause.NOTHING_PROMISED:
+        if failing is None or cause is None or cause.cause is not Cause.NOTHING_PROMISED or steps[-1].unmarked:
             cause = failing or (None if steps[-1].unmarked else cause)
     unread = any(step.unread for step in steps)
     unclear = (

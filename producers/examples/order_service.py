@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--topic", default="orders")
     parser.add_argument("--source", required=True, help="the name of this process, the same after a restart")
     parser.add_argument("--sources", type=int, default=1, help="how many such processes write to the topic")
-    parser.add_argument("--version", type=int, default=1, help="of this number: a higher one each time it changes")
+    parser.add_argument("--version", type=int, default=1, help="version of --sources: a higher one when it changes")
     options = parser.parse_args()
     membership = Membership(version=options.version, size=options.sources)
     stopping = threading.Event()

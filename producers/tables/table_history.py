@@ -119,7 +119,8 @@ def open_table(name: str, before: Any = None) -> Any:  # noqa: ANN401  # of libr
     except Exception as error:  # whatever a catalog or a store raises
         path, found = "the path of a Delta table", "CATALOG.DATABASE.TABLE, a catalog of ~/.pyiceberg.yaml"
         expected = found if not is_path else path if "/" in name else f"{path}, or {found}"
-        needs = f"floodmark[{'delta' if is_path else 'iceberg'}]"
+        kinds = {"delta": is_path, "iceberg": "/" not in name}
+        needs = " or ".join(f"floodmark[{kind}]" for kind, fits in kinds.items() if fits)
         reason = f"table {name!r} cannot be opened: {_told(error)}. Expected {expected}, and {needs}"
         raise UsageError(reason=reason) from error
 
