@@ -30,6 +30,7 @@ def records(spark):
         F.lit(b"\0").alias("raw"),
         (number < 0).alias("control"),
         F.spark_partition_id().alias("task"),
+        F.lit(None).cast("timestamp").alias("adjusted"),
         F.timestamp_seconds("id").alias("event_time"),
         F.when(number < 0, "mark").otherwise(kind).alias("kind"),
     )
