@@ -153,12 +153,17 @@ def test_a_source_without_a_watermark_is_the_cause_and_not_one_that_stands_besid
     assert re.search("app has a watermark after .* call mark_idle.*Also check why web has no", why.advice)
 
 
-@pytest.mark.parametrize(("rise", "stuck"), [(29, False), (27, False), (26, True), (12, True)])
-def test_a_job_whose_input_has_just_risen_gets_three_batches_to_follow(rise, stuck):
+@pytest.mark.parametrize(
+    ("rise", "ahead", "stuck"),
+    [(29, 0, False), (27, 0, False), (26, 0, True), (12, 0, True), (29, 60, True), (12, 60, True)],
+)
+def test_a_job_whose_input_has_just_risen_gets_three_batches_to_follow(rise, ahead, stuck):
+    """Unless the input's clock is ahead: then its time does not tell how many came since."""
     chain = Chain()
     for second in range(30):
         at = second * SECOND
-        chain.fold.take(Mark("a", 0, second, at, mark("web", (second if second >= rise else 10) * SECOND, second)))
+        risen = mark("web", (second if second >= rise else 10) * SECOND, second)
+        chain.fold.take(Mark("a", 0, second, at + ahead * SECOND, risen))
         said = replace(mark("counts", min(second, 10) * SECOND, second), holder=Holder("a", 0, "web"))
         chain.fold.take(Mark("b", 0, second, at, replace(said, processing_time_watermark=at)))
     why = chain.why("b")
