@@ -1,7 +1,7 @@
 """The other runs and the other sources of a topic: their marks before a new source starts, and later runs."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Final
 
@@ -9,7 +9,7 @@ from confluent_kafka import KafkaException
 from floodmark.producers.clients.admin import Config, first_since, offset_bounds, shared
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.readers.replay import last_matching, read_until_end
-from floodmark.schemas.classify import Classified, Mark
+from floodmark.schemas.classify import Classified, Mark, Offsets
 from floodmark.schemas.errors import FloodmarkError
 from floodmark.schemas.records import Membership, Status, WatermarkRecord
 
@@ -108,24 +108,33 @@ all sources membership=Membership(version=2, size=...) with the number that writ
 def last_marks(config: Config, topic: str, now: int, *, most: int = 100) -> dict[str, WatermarkRecord]:
     """Return the newest mark of each source: of each partition's last ``most`` records, and of those since ``now``.
 
-    If all of these have ended, it reads further back, since one that has not may have marked before.
+    If all of these have ended, it reads further back in partition 0, which each source marks: one that has not may have
+    marked before.
     """
     settings = {**shared(config), "group.id": "floodmark-predecessors", "fetch.wait.max.ms": 10}
     try:
         bounds = offset_bounds(settings, topic)
         since = first_since(settings, bounds, now)
         starts = {place: max(low, min(high - most, since[place])) for place, (low, high) in bounds.items()}
-        records = read_until_end(settings, starts, {place: high for place, (_, high) in bounds.items()})
-        marks = [record.record for record in records if isinstance(record, Mark)]
+        marks = _marks(settings, starts, {place: high for place, (_, high) in bounds.items()})
+        if {mark.status for mark in _newest(marks).values()} == {Status.ENDED}:
+            place = topic, 0
+            far = max(bounds[place][0], starts[place] - _FAR)
+            marks += _marks(settings, {place: far}, {place: starts[place]})
     except (KafkaException, FloodmarkError) as error:
         _log.warning(
             "the last marks of topic %r cannot be read, so other runs and sources are unknown: %s", topic, error
         )
         return {}
-    found = {mark.source: mark for mark in sorted(marks, key=attrgetter("epoch", "sequence"))}
-    if most < _FAR and {mark.status for mark in found.values()} == {Status.ENDED}:
-        return last_marks(config, topic, now, most=_FAR)
-    return found
+    return _newest(marks)
+
+
+def _marks(config: Config, starts: Offsets, ends: Offsets) -> list[WatermarkRecord]:
+    return [record.record for record in read_until_end(config, starts, ends) if isinstance(record, Mark)]
+
+
+def _newest(marks: Iterable[WatermarkRecord]) -> dict[str, WatermarkRecord]:
+    return {mark.source: mark for mark in sorted(marks, key=attrgetter("epoch", "sequence"))}
 
 
 def last_membership_version(config: Config, topic: str, partitions: int) -> int:

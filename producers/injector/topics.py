@@ -34,7 +34,7 @@ from floodmark.schemas.records import Status
 
 _log = logging.getLogger(__name__)
 LATELY: Final = 1_000
-"""How many of the last records of a partition are searched for marks of other sources, at first."""
+"""How many of the last records of a partition are searched for marks of other sources."""
 
 
 def sizes_of(config: Config, injection: Injection, *, equal: bool) -> tuple[int, int]:
