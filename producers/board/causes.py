@@ -52,6 +52,11 @@ class _Words(NamedTuple):
 
 
 _JOBS: Final = "Jobs that have read the event keep the high watermark: then run floodmark why on their output topics"
+_RESTART: Final = (
+    "if {0} does not run or is paused, restart it. If it runs with background=False, leave that out, or call poll() "
+    "once an interval"
+)
+_INJECT: Final = "if {0} does not run or is paused, restart it (floodmark inject). Its log says why it fails"
 _REJECT: Final = f"Reject such events with early=, and restart {{0}}. {_JOBS}"
 _RESET: Final = f"Restart {{0}} with a smaller --early, and --reset, after which its readers start over, too. {_JOBS}"
 _LOG: Final = (
@@ -60,12 +65,11 @@ _LOG: Final = (
 _WORDS: Final = {
     Cause.SILENT: _Words(
         "it no longer sends marks",
-        "if {0} does not run or is paused, restart it. If it runs with background=False, leave that out, or call "
-        "poll() once an interval. If it never returns, start it once and call end() or, if the topic has other "
+        f"{_RESTART}. If it never returns, start it once and call end() or, if the topic has other "
         "sources, give them a membership with a higher version that does not count it",
         "check whether job {0} runs, and read its log. Restart it with its checkpoint_location",
-        "if {0} does not run or is paused, restart it (floodmark inject). Its log says why it fails, or for which open "
-        "transaction it waits. If it is not needed any more, run it once with --until-end --end",
+        f"{_INJECT}, or for which open transaction it waits. If it is not needed any more, run it once with "
+        "--until-end --end",
     ),
     Cause.SILENT_HERE: _Words(
         "it sends marks to other partitions, and no longer to this one",
@@ -143,10 +147,9 @@ _WORDS: Final = {
     Cause.TOO_FEW_MARKS: _Words("it has sent too few marks to judge", "wait for ten marks of {0}"),
     Cause.ONE_MARK: _Words(
         "only one mark of it was read",
-        "if {0} does not run or is paused, restart it. If it runs with background=False, leave that out, or call "
-        "poll() once an interval",
+        _RESTART,
         "check whether job {0} still runs: it sends marks after each batch, and runs none without new input",
-        "if {0} does not run or is paused, restart it (floodmark inject). Its log says why it fails",
+        _INJECT,
     ),
     Cause.UNREADABLE: _Words(
         "its last mark cannot be read",

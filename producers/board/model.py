@@ -118,14 +118,12 @@ def deleted(views: Iterable[TopicView], read: Offsets) -> dict[str, int]:
     return dict(found)
 
 
-def goes_on(views: Iterable[TopicView], read: Offsets) -> bool:
+def goes_on(views: Collection[TopicView], read: Offsets) -> bool:
     """Tell whether the input of a job that has ended goes on, or did so after the offsets that the job has ``read``."""
-    for view in views:
-        counted = {(view.topic, part.partition): part.counted for part in view.partitions}
-        unread = any(at is not None and at >= read.get(place, at + 1) for place, at in counted.items())
-        if unread or view.state in {State.ACTIVE, State.CATCHING_UP, State.SILENT}:
-            return True
-    return False
+    if any(view.state in {State.ACTIVE, State.CATCHING_UP, State.SILENT} for view in views):
+        return True
+    ends = ((read.get((view.topic, part.partition)), part.counted) for view in views for part in view.partitions)
+    return any(end is not None and last is not None and last >= end for end, last in ends)
 
 
 def lost_input(views: Collection[TopicView], read: Offsets, ids: Mapping[str, str]) -> tuple[Cause, str] | None:

@@ -67,7 +67,7 @@ def trace(board: Board, topic: str) -> Why:
     if cause is None or not is_failure(cause.verdict):
         failing = _failing(board, topic)
         # What fails elsewhere gives the topic no watermark, if a source of it has none yet.
-        if failing is None or cause is None or cause.cause is not Cause.NOTHING_PROMISED or steps[-1].unmarked:
+        if cause is None or cause.cause is not Cause.NOTHING_PROMISED or steps[-1].unmarked:
             cause = failing or (None if steps[-1].unmarked else cause)
     unread = any(step.unread for step in steps)
     unclear = (
@@ -77,8 +77,8 @@ def trace(board: Board, topic: str) -> Why:
         or (cause is not None and cause.verdict is None)
     )
     status = 1 if failing is not None or (cause is not None and is_failure(cause.verdict)) else 2 if unclear else 0
-    silent = [row for row in holders if row not in {cause, failing} and row.cause in _STOPPED and row.inputs]
-    advised = [] if cause is None else [cause, *([] if failing in {None, cause} else [failing]), *silent]
+    silent = (row for row in holders if row.cause in _STOPPED and row.inputs)
+    advised = dict.fromkeys(() if cause is None else (cause, failing or cause, *silent))  # each once
     parts = (advice_on(row.cause, row.source, is_job=bool(row.inputs), injects=row.injects) for row in advised)
     advice = ". Also ".join(filter(None, parts))
     waiting = [row.source for row in holders if row.cause is Cause.WAITS and row.state is State.SILENT]

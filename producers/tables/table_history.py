@@ -17,6 +17,10 @@ _ICEBERG_REMOVES: Final = {"delete", "overwrite"}
 _DELTA_REMOVES: Final = {"DELETE", "UPDATE", "MERGE", "TRUNCATE"}
 
 _EXPIRED: Final = -1
+_NAMES: Final = {
+    "delta": "the path of a Delta table",
+    "iceberg": "CATALOG.DATABASE.TABLE, a catalog of ~/.pyiceberg.yaml",
+}
 """The id of no snapshot."""
 _COLOUR: Final = re.compile(r"\x1b\[\d*m")
 _TRACE: Final = "\n\tat "  # of Java
@@ -117,10 +121,9 @@ def open_table(name: str, before: Any = None) -> Any:  # noqa: ANN401  # of libr
         found = import_module("pyiceberg.catalog").load_catalog(catalog) if before is None else before.catalog
         return found.load_table(table)
     except Exception as error:  # whatever a catalog or a store raises
-        path, found = "the path of a Delta table", "CATALOG.DATABASE.TABLE, a catalog of ~/.pyiceberg.yaml"
-        expected = found if not is_path else path if "/" in name else f"{path}, or {found}"
-        kinds = {"delta": is_path, "iceberg": "/" not in name}
-        needs = " or ".join(f"floodmark[{kind}]" for kind, fits in kinds.items() if fits)
+        kinds = ["delta"] * is_path + ["iceberg"] * ("/" not in name)
+        expected = ", or ".join(_NAMES[kind] for kind in kinds)
+        needs = " or ".join(f"floodmark[{kind}]" for kind in kinds)
         reason = f"table {name!r} cannot be opened: {_told(error)}. Expected {expected}, and {needs}"
         raise UsageError(reason=reason) from error
 

@@ -55,14 +55,16 @@ def without_rows(frame: DataFrame) -> DataFrame:
     return DataFrame(java.createDataFrame(jvm.java.util.ArrayList(), frame._jdf.schema()), frame.sparkSession)  # noqa: SLF001
 
 
-def has_class(spark: SparkSession, name: str) -> bool:
-    """Tell whether a session has a class, such as that of a connector."""
+def require_connector(spark: SparkSession, table: Connector, name: str) -> None:
+    """Raise `MissingConnectorError` if the session lacks a class of the connector."""
     jvm: Any = spark._jvm  # noqa: SLF001
     try:
         jvm.java.lang.Class.forName(name, False, jvm.java.lang.Thread.currentThread().getContextClassLoader())  # noqa: FBT003
-    except FAILURES:
-        return False
-    return True
+    except FAILURES as error:
+        connector(table)  # raises an error with the versions that have a connector
+        reason = f"the session has no class {name}"
+        advice = f"Use local_session(tables=[{table!r}]), or packages({table!r}) in spark.jars.packages"
+        raise MissingConnectorError(version=spark.version, tables=table, reason=reason, advice=advice) from error
 
 
 def is_delta(spark: SparkSession, folder: str) -> bool:

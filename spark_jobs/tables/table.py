@@ -11,13 +11,12 @@ from typing import ClassVar, Final
 from floodmark.producers.tables.table_mark import TableMark
 from floodmark.schemas.errors import (
     ForeignTableError,
-    MissingConnectorError,
     TableColumnsError,
     TableError,
     UsageError,
 )
 from floodmark.schemas.timestamps import duration_of
-from floodmark.spark_jobs.internals.connectors import Connector, connector, has_class, without_rows
+from floodmark.spark_jobs.internals.connectors import Connector, require_connector, without_rows
 from floodmark.spark_jobs.internals.jvm import FAILURES
 from floodmark.spark_jobs.internals.texts import reason_of
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -87,11 +86,7 @@ class Table(ABC):
                 reason = f"table {self.name!r}: {option}={names}, but the result has the columns {result.columns}"
                 raise UsageError(reason=reason)
         spark = result.sparkSession
-        if not has_class(spark, self.connector):
-            connector(self.provider)  # raises an error with the versions that have a connector
-            name, reason = self.provider, f"the session has no class {self.connector}"
-            advice = f"Use local_session(tables=[{name!r}]), or packages({name!r}) in spark.jars.packages"
-            raise MissingConnectorError(version=spark.version, tables=name, reason=reason, advice=advice)
+        require_connector(spark, self.provider, self.connector)
         setting = f"spark.sql.catalog.{self.catalog}"
         if spark.conf.get(setting, None) is None:
             reason = f"table {self.name!r}: the session has no setting {setting}, expected {self.connector} or its like"
